@@ -1,0 +1,43 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test lint types bench bench-scale crash clean
+
+help:
+	@echo "make demo         train 200 clients on digits and write a page to look at"
+	@echo "make test         lint, type check, tests and doctests"
+	@echo "make lint         ruff and basedpyright only"
+	@echo "make bench        rounds a second beside pfl-research, interleaved"
+	@echo "make bench-scale  100,000 clients: memory and time a round"
+	@echo "make crash        kill a run at 20 random moments and resume it each time"
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/tacit demo
+
+test: lint
+	$(BIN)/pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.speed
+
+bench-scale: $(STAMP)
+	$(BIN)/python -m benchmarks.scale
+
+crash: $(STAMP)
+	$(BIN)/python -m benchmarks.crash
+
+clean:
+	rm -rf $(VENV) runs

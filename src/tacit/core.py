@@ -1,0 +1,104 @@
+"""The contract between a method, a client and the server.
+
+A method is a pure program for one client and one for the server. Only `Reply.upload` leaves the client,
+and it leaves through a release of the privacy room. This module imports nothing of ours.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]
+"""(params, x, y) -> one loss for each example."""
+
+
+class Shared(NamedTuple):
+    """What the server broadcasts; uploads and their mean have the same shape."""
+
+    model: Tree
+    extra: Tree = {}  # SCAFFOLD's control, AdaPeD's psi
+
+
+class Server(NamedTuple):
+    """The server between rounds. Only `view` is broadcast; `memory` (optimizer moments) stays."""
+
+    view: Shared
+    memory: Tree = {}
+
+
+class Batch(NamedTuple):
+    """One step's examples. `mask` says which rows are real; the others are padding."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+
+
+class Task(Protocol):
+    """A model and its loss as pure functions of the parameters."""
+
+    def apply(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor: ...
+
+    def losses(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor: ...
+
+
+class Gradient(Protocol):
+    """Gradient of the mean loss over the batch of one step, at `params`."""
+
+    def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree: ...
+
+
+class Site(NamedTuple):
+    """One client in one round: its data, and the only two ways to look at it.
+
+    `live[step]` is public: a step that is not live must leave everything the client carries untouched.
+    A live step whose batch came out empty is still a step: a private gradient adds its noise there.
+    """
+
+    task: Task
+    steps: int
+    live: Tensor  # [steps], bool
+    batch: Callable[[int], Batch]
+    grad: Gradient  # exact: what comes of it may reach `Reply.state` only
+    private_grad: Gradient  # what comes of it may reach `Reply.upload`; each call is one query
+    guard: Callable[[Tree], Tree]  # the plan's rule for what would be uploaded so far, after each step
+    level: Tensor  # index of the client's privacy level, 0-d
+    round: int
+
+
+class Reply(NamedTuple):
+    upload: Shared  # leaves, through the release
+    state: Tree  # the client's own: never leaves, never logged
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A frozen dataclass: its fields are hyper-parameters and nothing else."""
+
+    def init(self, params: Tree) -> Server: ...
+
+    def join(self, view: Shared) -> Tree:
+        """The state of a client that has not taken part yet, made from the current broadcast."""
+        ...
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply: ...
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        """`rate`: the public expected share of clients in a round."""
+        ...
+
+    def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
+        """On the client, with its own training data, before `predict`; never uploaded."""
+        ...
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        """This client's personal prediction."""
+        ...
+
+
+class Event(Protocol):
+    """A differential privacy event of `dp_accounting`."""
+
+    def to_named_tuple(self) -> Any: ...
