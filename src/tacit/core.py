@@ -63,7 +63,8 @@ class Site(NamedTuple):
     batch: Callable[[int], Batch]
     grad: Gradient  # exact: what comes of it may reach `Reply.state` only
     private_grad: Gradient  # what comes of it may reach `Reply.upload`; each call is one query
-    guard: Callable[[Tree], Tree]  # the plan's rule for what would be uploaded so far, after each step
+    guard: Callable[[Tree, Tree], Tree]  # (start, now) -> now: the plan's rule for what would be uploaded so far
+    advance: Callable[[int, Tree, Tree], Tree]  # (step, new, old) -> new if the step is live, else old
     level: Tensor  # index of the client's privacy level, 0-d
     round: int
 
@@ -75,13 +76,16 @@ class Reply(NamedTuple):
 
 @runtime_checkable
 class Method(Protocol):
-    """A frozen dataclass: its fields are hyper-parameters and nothing else."""
+    """A frozen dataclass: its fields are hyper-parameters and nothing else.
+
+    All of it is pure and works under `torch.func.vmap`. A method names no mechanism and adds no noise.
+    """
 
     def init(self, params: Tree) -> Server: ...
 
-    def join(self, view: Shared) -> Tree:
-        """The state of a client that has not taken part yet, made from the current broadcast."""
-        ...
+    def join(self, view: Shared, start: Tree) -> Tree:
+        """The state of a client that has not taken part yet, from the broadcast and the model's common start."""
+        return {}
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply: ...
 
@@ -91,7 +95,7 @@ class Method(Protocol):
 
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
         """On the client, with its own training data, before `predict`; never uploaded."""
-        ...
+        return state
 
     def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
         """This client's personal prediction."""

@@ -90,4 +90,4 @@ def unflatten(vector: Tensor, like: View) -> Tree:
     """The inverse of `flatten`: leading dimensions of `vector` are kept, leaves have the shapes of `like`."""
     parts = vector.split([leaf.numel() for leaf in like.values()], -1)
     lead = vector.shape[:-1]
-    return {name: part.reshape(*lead, *leaf.shape) for (name, leaf), part in zip(like.items(), parts, strict=True)}
+    return {name: part.reshape((*lead, *leaf.shape)) for (name, leaf), part in zip(like.items(), parts, strict=True)}

@@ -1,0 +1,74 @@
+"""Plain torch modules, and what turns any module into a task of the engine."""
+
+from collections.abc import Callable, Sequence
+from math import isqrt, prod
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from tacit.errors import TacitError
+from tacit.federation.checks import unknown
+from tacit.models.convolutional import FiveLayerCNN, TwoConvCNN
+from tacit.models.linear import MLP, SoftmaxRegression
+from tacit.models.task import ModuleTask, check, has_batch_statistics, params
+from tacit.rng import key
+
+__all__ = [
+    "MLP",
+    "MODELS",
+    "FiveLayerCNN",
+    "ModuleTask",
+    "SoftmaxRegression",
+    "TwoConvCNN",
+    "build",
+    "check",
+    "has_batch_statistics",
+    "initialise",
+    "params",
+]
+
+Module = TypeVar("Module", bound=nn.Module)
+Shape = Sequence[int]
+
+
+def _image(shape: Shape) -> dict[str, int]:
+    """Channels and side of [side, side], [channels, side, side], or a flat square grey image."""
+    if len(shape) == 1 and isqrt(shape[0]) ** 2 == shape[0]:
+        shape = (1, isqrt(shape[0]), isqrt(shape[0]))
+    if len(shape) == 2:
+        shape = (1, *shape)
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise TacitError(f"inputs of shape {tuple(shape)} are not square images: use 'softmax' or 'mlp'")
+    return {"channels": shape[0], "side": shape[1]}
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "softmax": lambda shape, **options: SoftmaxRegression(prod(shape), **options),
+    "mlp": lambda shape, **options: MLP(prod(shape), **options),
+    "five-layer-cnn": lambda shape, **options: FiveLayerCNN(**(_image(shape) | options)),
+    "two-conv-cnn": lambda shape, **options: TwoConvCNN(**(_image(shape) | options)),
+}
+
+
+def build(name: str, input_shape: Shape, classes: int, **options: Any) -> nn.Module:
+    """A model of `MODELS` that fits the inputs and classes of a federation; `options` are the model's own."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    try:
+        return MODELS[name](tuple(input_shape), classes=classes, **options)
+    except TypeError as error:
+        raise TacitError(f"the model '{name}' does not take {options}: {error}") from error
+
+
+def initialise(module: Module, seed: int) -> Module:
+    """Re-draws the parameters in place from the seed alone and returns the module; no global generator changes.
+
+    Holds for layers with `reset_parameters`, as torch's have; parameters of other layers stay as they are.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "initialise")[0])
+        for layer in module.modules():
+            for name in ("_reset_parameters", "reset_parameters"):  # attention has the first only
+                getattr(layer, name, lambda: None)()
+    return module

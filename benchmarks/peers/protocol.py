@@ -1,0 +1,93 @@
+"""The setting of the speed benchmark and the way its driver talks to every system.
+
+A system is a script beside this file that hands `run` one function: `build(model)`, which prepares everything and
+returns a function that does one round. Run with `--rounds`, a script times that many rounds and prints one JSON line.
+Run with `--serve`, it prints a JSON line when it is warm, and then answers every line "go" on its standard input with
+the seconds that one round took, so that a driver can take turns between systems.
+
+Only the standard library is used here: every system runs in an environment of its own.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, TextIO
+
+MODELS = ("mlp", "cnn")
+
+CLIENTS = 2000
+IMAGES_PER_CLIENT = 30
+IMAGE_SIDE = 28
+CLASSES = 10
+COHORT = 100
+LOCAL_EPOCHS = 5
+BATCH = 10
+LOCAL_RATE = 0.1
+CLIP_NORM = 1.0
+NOISE_MULTIPLIER = 1.0
+SERVER_RATE = 1.0
+WARM_UP_ROUNDS = 3
+SEED = 0
+
+Round = Callable[[], None]
+Build = Callable[[str], Round]
+
+
+def run(system: str, build: Build, set_threads: Callable[[int], None], packages: tuple[str, ...]) -> None:
+    """Be the whole program of one system: read the arguments, warm up, then time rounds."""
+    options = _arguments(system)
+    replies = _take_stdout()
+    set_threads(options.threads)
+    one_round = build(options.model)
+    for _ in range(WARM_UP_ROUNDS):
+        one_round()
+    about: dict[str, Any] = {
+        "system": system,
+        "model": options.model,
+        "threads": options.threads,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+    }
+    if options.serve:
+        _serve(about, one_round, replies)
+    else:
+        about["seconds"] = [_timed(one_round) for _ in range(options.rounds)]
+        _reply(replies, about)
+
+
+def _arguments(system: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=f"Time training rounds of {system}.")
+    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to time, after the warm-up")
+    parser.add_argument("--threads", type=int, default=1, help="threads a tensor operation may use")
+    parser.add_argument("--serve", action="store_true", help='run one round for each line "go" on standard input')
+    return parser.parse_args()
+
+
+def _take_stdout() -> TextIO:
+    """Keep standard output for replies alone: whatever a library prints goes to standard error."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return replies
+
+
+def _serve(about: dict[str, Any], one_round: Round, replies: TextIO) -> None:
+    _reply(replies, about)
+    for line in sys.stdin:
+        if line.strip() != "go":
+            raise SystemExit(f'expected "go", got {line!r}')
+        _reply(replies, _timed(one_round))
+
+
+def _timed(one_round: Round) -> float:
+    start = time.perf_counter()
+    one_round()
+    return time.perf_counter() - start
+
+
+def _reply(replies: TextIO, value: dict[str, Any] | float) -> None:
+    print(json.dumps(value), file=replies, flush=True)

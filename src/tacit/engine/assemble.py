@@ -1,0 +1,114 @@
+"""Puts a run together from its parts, and refuses combinations whose guarantee would not hold."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from tacit.core import Method, Tree
+from tacit.engine.interference import interferes
+from tacit.engine.vectorised import Probe, Vectorised, probe
+from tacit.errors import TacitError
+from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
+from tacit.federation.data import Federation
+from tacit.models.task import ModuleTask, check, has_batch_statistics, params
+from tacit.privacy import plan as plans
+from tacit.privacy.account import Accountant
+from tacit.privacy.levels import Choices, Level, Menu, by_client, by_fraction
+from tacit.privacy.sampling import BatchRule, Sampler
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a run goes on: everything that is neither data, model, method nor privacy."""
+
+    rounds: int = 100
+    sampler: Sampler = field(default_factory=lambda: Poisson(0.1))
+    batch: int = 10
+    epochs: int = 1
+    seed: int = 0
+    chunk: int | None = None
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
+            if getattr(self, name) < least:
+                raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.chunk is not None and self.chunk < 1:
+            raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
+
+    def batches(self, request: plans.Request) -> BatchRule:
+        """Under `Record` rows are drawn as the accountant assumes; elsewhere in shuffled passes."""
+        rule = PoissonBatches if isinstance(request, plans.Record) else Shuffled
+        return rule(self.batch, self.epochs)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """A plan, a menu of levels, and the clients' choices: a share for each level, or a level for each client."""
+
+    plan: plans.Request = field(default_factory=plans.Open)
+    levels: tuple[Level, ...] = (Level("open"),)
+    choices: Mapping[str, float] | Mapping[str, str] = field(default_factory=dict)
+    accountant: Accountant = "pld"
+    allow_large_delta: bool = False
+
+    def choose(self, federation: Federation, seed: int) -> Choices:
+        menu = Menu(self.levels)
+        chosen = {name: value for name, value in self.choices.items() if isinstance(value, str)}
+        shares = {name: value for name, value in self.choices.items() if not isinstance(value, str)}
+        if chosen and shares:
+            raise TacitError("choices give shares for some levels and levels for some clients: use one of the two")
+        if chosen:
+            return by_client(menu, federation.ids, chosen)
+        return by_fraction(menu, federation.clients, shares, seed)
+
+
+class Assembled(NamedTuple):
+    engine: Vectorised
+    shapes: Probe
+
+
+def assemble(
+    federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training
+) -> Assembled:
+    """Everything checked and calibrated; nothing has been looked at that is not public but for shapes."""
+    if not (federation.x.dtype == torch.uint8 and training.dtype == torch.float32):  # bytes are scaled by the batch
+        federation = federation.astype(training.dtype)
+    model = copy.deepcopy(model).to(training.dtype)
+    check(model, federation)
+    task, start = ModuleTask(model), params(model)
+    shapes = probe(method, task, federation, start)
+    setting = plans.Setting(
+        ids=federation.ids,
+        sizes=federation.sizes,
+        choices=privacy.choose(federation, training.seed),
+        sampler=training.sampler,
+        batches=training.batches(privacy.plan),
+        rounds=training.rounds,
+        queries=shapes.queries,
+        accountant=privacy.accountant,
+        allow_large_delta=privacy.allow_large_delta,
+    )
+    plan = privacy.plan.plan(setting)
+    _refuse(plan, model, method, task, federation, start)
+    return Assembled(Vectorised(method, task, plan, federation, start, training.seed, training.chunk), shapes)
+
+
+def _refuse(
+    plan: plans.Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
+) -> None:
+    norms = has_batch_statistics(model)
+    if plan.private and norms:
+        raise TacitError(
+            f"BatchNorm layer '{norms[0]}' mixes the rows of a batch, so no bound for one client or record holds: "
+            f"use GroupNorm under plan '{plan.name}'"
+        )
+    if plan.record is not None and interferes(method, task, federation, start):
+        raise TacitError(
+            f"{type(method).__name__} uploads something learned with exact gradients, so the record plan's guarantee "
+            "would not hold: use a client-level plan (central, grouped, local)"
+        )

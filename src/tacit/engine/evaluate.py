@@ -1,0 +1,149 @@
+"""How good the models are: the global one on the common test set, global and personal on each client's own.
+
+Simulation only: a deployment reports nothing that was not paid for.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from tacit import rng
+from tacit.core import Shared, Task, Tree
+from tacit.engine.store import Store
+from tacit.engine.vectorised import Inputs, Vectorised
+from tacit.federation.data import Federation, as_input
+
+_ROWS = 4096  # test rows predicted at once
+_OWN_ROWS = 256  # training rows that batch statistics are taken from
+
+
+class Padded(NamedTuple):
+    rows: Tensor
+    real: Tensor
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Accuracies of a group of clients. `worst_decile`: mean over the worst tenth of them (at least one)."""
+
+    clients: int
+    mean: float
+    variance: float
+    worst_decile: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Summary":
+        if not len(values):
+            return cls(0, float("nan"), float("nan"), float("nan"))
+        worst = np.sort(values)[: max(1, len(values) // 10)]
+        return cls(len(values), float(values.mean()), float(values.var()), float(worst.mean()))
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Accuracy of every evaluated client's own test rows. Clients without test rows are left out."""
+
+    common: float | None  # the global model on the common test set
+    clients: np.ndarray  # which clients
+    level: np.ndarray  # their privacy levels
+    shared: np.ndarray  # the global model on their own test rows
+    personal: np.ndarray  # their personal models on the same rows
+    strangers: int  # of them, those that never took part
+
+    def summary(self, which: str, level: int | None = None) -> Summary:
+        """`which`: "shared" or "personal"; of one level, or of all clients."""
+        values = getattr(self, which)
+        return Summary.of(values if level is None else values[self.level == level])
+
+
+def evaluate(
+    engine: Vectorised, view: Shared, store: Store, round: int, sample: int | None = None, chunk: int | None = None
+) -> Scores:
+    """Scores of all clients, or of a random `sample` of them (the same one in every round)."""
+    data = engine.federation
+    clients = _who(data, engine.seed, sample)
+    # what a method keeps local is not in the broadcast: the shared model alone has it as it was at the start
+    whole = engine.start | view.model
+    task = engine.task.with_rows(*_some_rows(data, engine.seed))
+    shared = _client_means(_hits(task, whole, data.test_x, data.test_y), data.test_offsets)[clients]
+    common = None
+    if data.common_x is not None and data.common_y is not None:
+        common = float(_hits(task, whole, data.common_x, data.common_y).mean())
+    return Scores(
+        common=common,
+        clients=clients,
+        level=engine.plan.setting.choices.level[clients],
+        shared=shared,
+        personal=_personal(engine, view, store, clients, round, chunk),
+        strangers=int((~store.touched[clients]).sum()),
+    )
+
+
+def _who(data: Federation, seed: int, sample: int | None) -> np.ndarray:
+    tested = np.flatnonzero(np.diff(data.test_offsets) > 0)
+    if sample is None or sample >= len(tested):
+        return tested
+    return np.sort(rng.generator(seed, "evaluate").choice(tested, sample, replace=False))
+
+
+def _some_rows(data: Federation, seed: int) -> tuple[Tensor, Tensor]:
+    """Training rows for the batch statistics of the shared model, where it has any."""
+    rows = rng.generator(seed, "statistics").integers(len(data.y), size=_OWN_ROWS)
+    return as_input(data.x[torch.from_numpy(rows)]), torch.ones(_OWN_ROWS, dtype=torch.bool)
+
+
+def _hits(task: Task, params: Tree, x: Tensor, y: Tensor) -> np.ndarray:
+    parts = [
+        task.apply(params, as_input(rows)).argmax(-1) == labels
+        for rows, labels in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
+    ]
+    return torch.cat(parts).numpy().astype(np.float64) if len(y) else np.zeros(0)
+
+
+def _client_means(hits: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    sums = np.concatenate([[0.0], np.cumsum(hits)])
+    counts = np.diff(offsets)
+    return (sums[offsets[1:]] - sums[offsets[:-1]]) / np.maximum(counts, 1)
+
+
+def _personal(
+    engine: Vectorised, view: Shared, store: Store, clients: np.ndarray, round: int, chunk: int | None
+) -> np.ndarray:
+    first = engine.method.join(view, engine.start)
+    order = np.argsort(np.diff(engine.federation.test_offsets)[clients], kind="stable")
+    found = np.empty(len(clients))
+    several = chunk or 100
+    for begin in range(0, len(order), several):
+        places = order[begin : begin + several]
+        some = clients[places]
+        inputs = engine.inputs_for(store.read(some, first), some, round, "adapt")
+        found[places] = _accuracy(engine, view, inputs, round, some)
+    return found
+
+
+def _accuracy(engine: Vectorised, view: Shared, inputs: Inputs, round: int, clients: np.ndarray) -> np.ndarray:
+    data, full = engine.federation, int(inputs.live.sum(1).min())
+    own, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
+
+    def one(given: Inputs, own: Padded, test: Padded) -> Tensor:
+        site, _ = engine.site(given, round, full)
+        state = engine.method.adapt(view, given.state, site)
+        # batch statistics come from the client's own training rows, never from test rows
+        task = engine.task.with_rows(as_input(data.x[own.rows]), own.real)
+        outputs = engine.method.predict(task, view, state, as_input(data.test_x[test.rows]))
+        return ((outputs.argmax(-1) == data.test_y[test.rows]) & test.real).sum() / test.real.sum()
+
+    return vmap(one)(inputs, own, test).numpy().astype(np.float64)
+
+
+def _padded(offsets: np.ndarray, clients: np.ndarray, most: int | None = None) -> Padded:
+    """Row numbers padded to the longest, and which are real."""
+    begin, end = offsets[clients], offsets[clients + 1]
+    longest = int((end - begin).max())
+    rows = begin[:, None] + np.arange(longest if most is None else min(most, longest))[None, :]
+    real = rows < end[:, None]
+    return Padded(torch.from_numpy(np.where(real, rows, begin[:, None])), torch.from_numpy(real))

@@ -1,0 +1,73 @@
+"""Does an upload depend on data other than through private gradients? Found out by running the method.
+
+Two rounds of one client on several data sets, with the same randomness and with private gradients replaced by the same
+numbers: if any bit of an upload differs, exact gradients reach the upload, through the state or directly. The data sets
+differ in size by orders of magnitude, so that what hides behind a comparison shows.
+"""
+
+from collections.abc import Callable
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from tacit import rng, tree
+from tacit.core import Batch, Losses, Method, Site, Task, Tree
+from tacit.federation.data import Federation
+from tacit.privacy.gradient import Exact
+
+_STEPS, _ROWS = 3, 4
+_SCALES = (1.0, 0.01, 10.0, 1000.0)
+
+
+def interferes(method: Method, task: Task, federation: Federation, start: Tree) -> bool:
+    """True if the record plan's guarantee would not hold for this method."""
+    first, *others = (_uploads(method, task, federation, start, scale) for scale in _SCALES)
+    return any(not torch.equal(x[name], y[name]) for o in others for x, y in zip(first, o, strict=True) for name in x)
+
+
+def _uploads(method: Method, task: Task, federation: Federation, start: Tree, scale: float) -> list[Tree]:
+    server = method.init(start)
+    state = method.join(server.view, start)
+    batch = _random_rows(federation, start, scale)
+    stub = _same_for_everybody(start)
+    uploads = []
+    for round in range(2):
+        site = Site(
+            task=task,
+            steps=_STEPS,
+            live=torch.ones(_STEPS, dtype=torch.bool),
+            batch=batch,
+            grad=Exact(task, batch),
+            private_grad=stub,
+            guard=lambda _, now: now,
+            advance=lambda _, new, __: new,
+            level=torch.tensor(0),
+            round=round,
+        )
+        reply = method.client(server.view, state, site)
+        uploads.append(tree.join(reply.upload))
+        state, server = reply.state, method.server(server, reply.upload, 1.0)
+    return uploads
+
+
+def _random_rows(federation: Federation, start: Tree, scale: float) -> Callable[[int], Batch]:
+    dtype = next(iter(start.values())).dtype
+    draw = rng.generator(_SCALES.index(scale), "interference rows")
+    x = torch.from_numpy(draw.normal(scale=scale, size=(_STEPS, _ROWS, *federation.input_shape))).to(dtype)
+    y = torch.from_numpy(draw.integers(federation.classes, size=(_STEPS, _ROWS)))
+    return lambda step: Batch(x[step], y[step], torch.ones(_ROWS, dtype=torch.bool))
+
+
+def _same_for_everybody(start: Tree) -> Callable[..., Tree]:
+    calls = count()
+
+    def stub(params: Tree, step: int, losses: Losses | None = None) -> Tree:
+        draw = rng.generator(0, "interference", next(calls))
+
+        def numbers(leaf: Tensor) -> Tensor:
+            return torch.from_numpy(draw.normal(scale=0.01, size=tuple(leaf.shape))).to(leaf.dtype).reshape(leaf.shape)
+
+        return tree.each(numbers, params)
+
+    return stub

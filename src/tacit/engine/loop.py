@@ -1,0 +1,174 @@
+"""The rounds of a run: draw, charge, train, release, learn; checkpoint and evaluate now and then."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tacit.core import Server, Shared, Tree
+from tacit.engine import allocator, checkpoint
+from tacit.engine.evaluate import Scores, evaluate
+from tacit.engine.store import Store, open_store
+from tacit.engine.vectorised import Probe, Vectorised
+from tacit.errors import TacitError
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.noise import Seeded
+from tacit.privacy.plan import Plan
+from tacit.privacy.purse import Purse
+
+
+class Progress(NamedTuple):
+    """Where a run stands: `round` rounds are done. Everything else that matters lies in the store and the ledger."""
+
+    round: int
+    server: Server
+    public: Tree  # the release's public state
+
+
+class Report(NamedTuple):
+    """What is known after a round. Scores and cohort size are simulation only."""
+
+    round: int
+    rounds: int
+    cohort: int
+    bound: float | None
+    scores: Scores | None
+    seconds: float
+
+
+class Watcher(Protocol):
+    """Looks on; changes nothing."""
+
+    def after_round(self, report: Report) -> None: ...
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When to evaluate and to checkpoint, in rounds. `sample`: how many clients' personal models are evaluated."""
+
+    evaluate_every: int = 10
+    checkpoint_every: int = 10
+    sample: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    progress: Progress
+    scores: Scores | None
+    stopped: str | None  # why it ended before its last round
+    reports: tuple[Report, ...]
+
+
+class Run:
+    """A simulated federation that can be advanced, interrupted and resumed; the result is the same."""
+
+    def __init__(
+        self,
+        engine: Vectorised,
+        shapes: Probe,
+        ledger: Ledger,
+        schedule: Schedule = Schedule(),
+        folder: Path | None = None,
+        fingerprint: str = "",
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        allocator.keep_memory()
+        self.engine, self.ledger, self.schedule = engine, ledger, schedule
+        self.plan: Plan = engine.plan
+        if not shapes.upload:  # nothing leaves, so nothing is owed
+            self.plan = replace(self.plan, levels=(), client=lambda _: None)
+        self._shapes, self._fingerprint, self._watchers = shapes, fingerprint, watchers
+        self._checkpoint = None if folder is None else folder / "checkpoint.bin"
+        self.store: Store = open_store(engine.federation.clients, shapes.state, folder)
+        self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
+        self.purse = Purse(self.plan, ledger)
+
+    def resume(self) -> None:
+        """Goes back to the last checkpoint, if there is one. Refuses the checkpoint of another experiment."""
+        if self._checkpoint is None or not self._checkpoint.exists():
+            return
+        saved = checkpoint.load(self._checkpoint)
+        if saved["fingerprint"] != self._fingerprint:
+            raise TacitError(
+                f"{self._checkpoint} belongs to another configuration: resume with the one it was started with"
+            )
+        self.progress = Progress(
+            saved["round"], Server(Shared(saved["model"], saved["extra"]), saved["memory"]), saved["public"]
+        )
+        self.store.restore(saved["store"])
+        self.purse = Purse(self.plan, self.ledger, self.progress.round)
+
+    def go(self, stop: Callable[[], bool] = lambda: False) -> Outcome:
+        """Rounds until the last one, a spent budget, or `stop`. Leaves a checkpoint in every case."""
+        reports: list[Report] = []
+        reason = None
+        while self.progress.round < self.plan.setting.rounds:
+            reason = "stopped on request" if stop() else self.purse.exhausted()
+            if reason:
+                break
+            reports.append(self.step())
+        self.save()
+        scores = next((r.scores for r in reversed(reports) if r.scores is not None), None)
+        if scores is None or (reports and reports[-1].scores is None):
+            scores = self.evaluate()
+        return Outcome(self.progress, scores, reason, tuple(reports))
+
+    def evaluate(self) -> Scores:
+        return evaluate(self.engine, self.progress.server.view, self.store, self.progress.round, self.schedule.sample)
+
+    def save(self) -> None:
+        if self._checkpoint is None:
+            return
+        (round, server, public), store = self.progress, self.store.prepare()
+        content: dict[str, Any] = {
+            "fingerprint": self._fingerprint,
+            "round": round,
+            "model": server.view.model,
+            "extra": server.view.extra,
+            "memory": server.memory,
+            "public": public,
+            "store": store,
+        }
+        checkpoint.save(self._checkpoint, content)
+        self.store.commit()
+
+    def step(self) -> Report:
+        """One round: drawn, charged, trained, released; then evaluated and checkpointed if it is time to."""
+        began = time.perf_counter()
+        round = self.progress.round
+        cohort = self._draw(round)
+        self.purse.charge(round, self.plan.accounts(cohort))
+        self.progress = self._release(cohort)
+        seconds = time.perf_counter() - began
+        last = self.progress.round == self.plan.setting.rounds
+        scores = self.evaluate() if last or self.progress.round % self.schedule.evaluate_every == 0 else None
+        bound = self.progress.public.get("bound")
+        report = Report(
+            self.progress.round,
+            self.plan.setting.rounds,
+            len(cohort),
+            None if bound is None else float(bound),
+            scores,
+            seconds,
+        )
+        for watcher in self._watchers:
+            watcher.after_round(report)
+        if self.progress.round % self.schedule.checkpoint_every == 0:
+            self.save()
+        return report
+
+    def _draw(self, round: int) -> np.ndarray:
+        return self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
+
+    def _release(self, cohort: np.ndarray) -> Progress:
+        """One round, already charged: uploads are summed by level, noise is added, the server learns."""
+        round, server, public = self.progress
+        engine = self.engine
+        totals = engine.round(server.view, public, cohort, round, self.store, self._shapes.upload)
+        noise = Seeded.of(engine.seed, "server", round)
+        mean, public = self.plan.release.decode(public, totals, noise)
+        server = engine.method.server(server, mean, self.plan.setting.rate)
+        return Progress(round + 1, server, public)

@@ -1,0 +1,212 @@
+"""From a checked configuration to the parts of a run."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from tacit import methods, models
+from tacit.core import Method
+from tacit.engine.assemble import Privacy, Training
+from tacit.engine.loop import Schedule
+from tacit.errors import TacitError
+from tacit.experiments.complaints import nearest
+from tacit.experiments.config import Config, MethodTable, MovingClip, PrivacyTable, Table
+from tacit.federation import sources
+from tacit.federation.cohort import FixedSize, Poisson
+from tacit.federation.data import Federation
+from tacit.privacy import plan as plans
+from tacit.privacy.clip import Clip, Fixed, Quantile
+from tacit.privacy.levels import Level
+
+_PLANS: Mapping[str, type] = {
+    "open": plans.Open,
+    "central": plans.Central,
+    "grouped": plans.Grouped,
+    "local": plans.Local,
+    "record": plans.Record,
+}
+_FOR_ALL = {"plan", "accountant", "allow_large_delta"}
+_SGD = ("lr", "momentum", "weight_decay", "decay")
+_FEEDS = {
+    "local": _SGD,
+    "personal": (*_SGD, "personal_lr"),
+    "tuning": (*_SGD, "personal_lr"),
+    "optimizer": ("server",),
+    "names": ("keep",),
+}
+"""Which keys of the file feed a field of a method; other fields have the key of their own name."""
+_BASES = ("fedavg", "scaffold")
+
+
+class Parts(NamedTuple):
+    federation: Federation
+    model: nn.Module
+    method: Method
+    privacy: Privacy
+    training: Training
+    schedule: Schedule
+
+
+def build(config: Config) -> Parts:
+    """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit."""
+    method, privacy = build_method(config.method), build_privacy(config)
+    training, schedule = build_training(config), Schedule(**_given(config.evaluate, every="evaluate_every"))
+    federation = load_data(config)
+    model = models.build(config.model.name, federation.input_shape, federation.classes, **_given(config.model, name=""))
+    model = models.initialise(model, config.seed).to(training.dtype)
+    schedule = dataclasses.replace(schedule, checkpoint_every=config.run.checkpoint_every)
+    return Parts(federation, model, method, privacy, training, schedule)
+
+
+def load_data(config: Config) -> Federation:
+    options = {"seed": config.seed, **_given(config.data, source="")}
+    if options.get("client") == "":  # TOML has no word for nothing: a table without a column of clients
+        options["client"] = None
+    return sources.load(config.data.source, **options)
+
+
+def build_training(config: Config) -> Training:
+    sampler = FixedSize(config.cohort) if config.cohort is not None else Poisson(config.rate or 0.1)
+    return Training(
+        rounds=config.rounds,
+        sampler=sampler,
+        batch=config.batch,
+        epochs=config.epochs,
+        seed=config.seed,
+        chunk=config.run.chunk,
+        dtype={"float32": torch.float32, "float64": torch.float64}[config.run.dtype],
+    )
+
+
+def build_method(table: MethodTable) -> Method:
+    """The method of that name; `keep` wraps any of them. A key that it would not use is an error."""
+    given = _given(table, name="")
+    if table.name == "keep-local":
+        method = build_method(table.model_copy(update={"name": table.base or "fedavg", "base": None}))
+        if "keep" not in given:
+            raise TacitError('keep-local needs the parameters to keep: add method.keep, for example keep = ["norm"]')
+        return method
+    kept = given.pop("keep", None)
+    accepted = accepts(table.name)
+    for key, value in given.items():
+        if key not in accepted:
+            raise TacitError(
+                f"method.{key} is {value!r}, and '{table.name}' does not use it: leave it out, or use {_users(key)}"
+            )
+    method = _method(table.name, table)
+    return methods.KeepLocal(tuple(kept), method) if kept else method
+
+
+def accepts(name: str) -> list[str]:
+    """The keys of [method] that a method uses, beside `keep`."""
+    if name not in methods.REGISTRY:
+        raise TacitError(f"method.name is '{name}': {nearest(name, list(methods.REGISTRY))}")
+    keys: list[str] = []
+    for field in _fields(name):
+        keys += _FEEDS.get(field, (field,))
+        keys += accepts(_BASES[0]) if field == "base" else []
+    return [key for key in dict.fromkeys(keys) if key in MethodTable.model_fields]
+
+
+def _fields(name: str) -> list[str]:
+    made: Any = methods.REGISTRY[name]
+    return [field.name for field in dataclasses.fields(made)]
+
+
+def _users(key: str) -> str:
+    return ", ".join(name for name in methods.REGISTRY if key in accepts(name)) or "another method"
+
+
+def _method(name: str, table: MethodTable) -> Method:
+    sgd = {key: getattr(table, key) for key in _SGD if getattr(table, key) is not None}
+    own = sgd if table.personal_lr is None else sgd | {"lr": table.personal_lr}
+    made = {
+        "local": lambda: methods.LocalSgd(**sgd),
+        "personal": lambda: methods.LocalSgd(**own),
+        "tuning": lambda: methods.LocalSgd(**own),
+        "optimizer": lambda: _server(table),
+        "base": lambda: _base(table),
+    }
+    values = {field: made[field]() for field in _fields(name) if field in made}
+    plain = {field: _plain(getattr(table, field, None)) for field in _fields(name) if field not in made}
+    return methods.REGISTRY[name](**values, **{field: value for field, value in plain.items() if value is not None})
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _base(table: MethodTable) -> Method:
+    name = table.base or _BASES[0]
+    if name not in _BASES:
+        raise TacitError(f"method.base is '{name}': {nearest(name, list(_BASES))}")
+    for key in ("momentum", "weight_decay", "decay"):
+        if name == "scaffold" and getattr(table, key) is not None:
+            raise TacitError(f"method.{key} is {getattr(table, key)!r}, and scaffold does not use it: leave it out")
+    return _method(name, table)
+
+
+def _server(table: MethodTable) -> methods.ServerSgd | methods.ServerAdam:
+    if table.server is None:
+        return methods.ServerSgd()
+    kind = {"sgd": methods.ServerSgd, "adam": methods.ServerAdam}[table.server.name]
+    if "scaffold" in (table.name, table.base) and kind is methods.ServerAdam:
+        raise TacitError("method.server.name is 'adam', and scaffold steps by 'sgd': use that")
+    known = [field.name for field in dataclasses.fields(kind)]
+    given = _given(table.server, name="")
+    for key in given:
+        if key not in known:
+            raise TacitError(f"method.server.{key} is not for '{table.server.name}': use {', '.join(known)}")
+    return kind(**given)
+
+
+def build_privacy(config: Config) -> Privacy:
+    """Levels in the order of the file. Private levels under the plan `open` are refused: it would add no noise."""
+    levels = tuple(Level(name, **_given(table)) for name, table in config.levels.items()) or (Level("open"),)
+    private = [level.name for level in levels if level.private]
+    name = config.privacy.plan or ("grouped" if private else "open")
+    if name == "open" and private and config.method.name != "local-only":
+        raise TacitError(
+            f"privacy.plan is 'open', which adds no noise, so level '{private[0]}' would have no guarantee: "
+            "use plan 'grouped', or leave out its epsilon"
+        )
+    if name != "open" and not private:
+        raise TacitError(
+            f"privacy.plan is '{name}', but no level has an epsilon or a noise, so nobody would be protected: "
+            "add [levels] private = { epsilon = 3.6, delta = 1e-4 }, or use plan 'open'"
+        )
+    return Privacy(
+        plan=_plan(name, config.privacy),
+        levels=levels,
+        choices=dict(config.choices),  # pyright: ignore[reportArgumentType]
+        accountant=config.privacy.accountant,
+        allow_large_delta=config.privacy.allow_large_delta,
+    )
+
+
+def _plan(name: str, table: PrivacyTable) -> plans.Request:
+    request = _PLANS[name]
+    known = [field.name for field in dataclasses.fields(request)]
+    given = {key: value for key, value in _given(table).items() if key not in _FOR_ALL}
+    for key in given:
+        if key not in known:
+            others = ", ".join(other for other, kind in _PLANS.items() if key in kind.__dataclass_fields__)
+            raise TacitError(
+                f"privacy.{key} is {given[key]!r}, and plan '{name}' does not use it: leave it out, or use {others}"
+            )
+    if table.clip is not None:
+        given["clip"] = _clip(table.clip)
+    return request(**given)
+
+
+def _clip(value: float | MovingClip) -> Clip:
+    return Quantile(**_given(value, start="bound")) if isinstance(value, MovingClip) else Fixed(value)
+
+
+def _given(table: Table, **renamed: str) -> dict[str, Any]:
+    """The keys that have a value, under their own name, a new one, or ('') not at all."""
+    values = {key: value for key, value in table.model_dump().items() if value is not None}
+    return {renamed.get(key, key): value for key, value in values.items() if renamed.get(key, key)}

@@ -1,0 +1,248 @@
+"""An experiment is one TOML file. Everything in it is checked here, once, with errors of one line."""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tacit.errors import StorageError, TacitError
+from tacit.experiments.complaints import first_complaint
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+NOT_IN_RESULT = (("name",), ("run", "threads"), ("run", "chunk"), ("run", "checkpoint_every"))
+"""Keys that leave the result as it is: the fingerprint does not see them."""
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(Table):
+    """Keys that are left out take the source's own defaults; see `tacit data`."""
+
+    source: str = "digits"
+    clients: Count | None = None
+    partition: str | None = None
+    classes_each: Count | None = None
+    alpha: Positive | None = None
+    minimum: Count | None = None
+    group: Count | None = None
+    test: str | None = None
+    test_fraction: BelowOne | None = None
+    common_fraction: BelowOne | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None  # the run's own seed if left out
+    path: str | None = None
+    label: str | None = None
+    client: str | None = None
+    columns: list[str] | None = None
+    config: str | None = None
+    train_split: str | None = None
+    test_split: str | None = None
+    cache: str | None = None
+    revision: str | None = None
+
+
+class Model(Table):
+    name: str = "mlp"
+    hidden: list[Count] | None = None
+
+
+class ServerStep(Table):
+    name: Literal["sgd", "adam"] = "sgd"
+    lr: Positive | None = None
+    momentum: BelowOne | None = None
+    beta1: BelowOne | None = None
+    beta2: BelowOne | None = None
+    epsilon: Positive | None = None
+
+
+class MethodTable(Table):
+    """Which keys a method takes is checked when it is built; see `tacit methods`."""
+
+    name: str = "fedavg"
+    lr: Positive | None = None
+    momentum: BelowOne | None = None
+    weight_decay: NotNegative | None = None
+    decay: Positive | None = None
+    strength: NotNegative | list[NotNegative] | None = None
+    personal_lr: Positive | None = None
+    keep: Annotated[list[str], Field(min_length=1)] | None = None
+    base: str | None = None
+    server: ServerStep | None = None
+
+
+class MovingClip(Table):
+    start: Positive | None = None
+    target: Annotated[float, Field(gt=0, lt=1)] | None = None
+    speed: Positive | None = None
+    thrift: Annotated[float, Field(gt=1)] | None = None
+
+
+class PrivacyTable(Table):
+    plan: Literal["open", "central", "grouped", "local", "record"] | None = None
+    clip: Positive | MovingClip | None = None
+    ratio: Share | None = None
+    project: bool | None = None
+    participations: Count | None = None
+    bound: Positive | None = None
+    accountant: Literal["pld", "rdp"] = "pld"
+    allow_large_delta: bool = False
+
+
+class LevelTable(Table):
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    noise: Positive | None = None
+
+
+class Evaluate(Table):
+    every: Count = 10
+    sample: Count | None = None
+
+
+class RunTable(Table):
+    checkpoint_every: Count = 10
+    chunk: Count | None = None
+    threads: Count | None = None
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class Config(Table):
+    """One experiment. A file without a single key is one, too: FedAvg on digits without privacy."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "experiment"
+    rounds: Count = 100
+    seed: Annotated[int, Field(ge=0)] = 0
+    rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    cohort: Count | None = None
+    batch: Count = 10
+    epochs: Annotated[int, Field(ge=0)] = 1
+    data: Data = Data()
+    model: Model = Model()
+    method: MethodTable = MethodTable()
+    privacy: PrivacyTable = PrivacyTable()
+    levels: dict[str, LevelTable] = {}
+    choices: dict[str, Share | str] = {}
+    evaluate: Evaluate = Evaluate()
+    run: RunTable = RunTable()
+
+    @model_validator(mode="after")
+    def _one_sampler(self) -> "Config":
+        if self.rate is not None and self.cohort is not None:
+            raise TacitError(f"rate is {self.rate:g} and cohort is {self.cohort}: give one of the two")
+        return self
+
+
+def parse(content: Mapping[str, Any]) -> Config:
+    """The experiment, or a `TacitError` of one line that names the key, its value and the remedy."""
+    try:
+        return Config.model_validate(dict(content))
+    except ValidationError as error:
+        raise TacitError(first_complaint(error, content, Config)) from None
+
+
+def load(path: Path | str) -> Config:
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TacitError(f"there is no file {path}: give the path of an experiment, for example digits.toml") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TacitError(f"{path} is not TOML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+    return parse(content if "name" in content else {"name": _name_of(path), **content})
+
+
+def _name_of(path: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "experiment"
+
+
+def with_overrides(config: Config, assignments: Sequence[str]) -> Config:
+    """The experiment with `key=value` set, as if the file had said so. Values are TOML; a bare word is text.
+
+    An empty value takes the key away, and of `rate` and `cohort` the one that is set replaces the other.
+    """
+    content = config.model_dump(exclude_unset=True)
+    for assignment in assignments:
+        key, mark, text = assignment.partition("=")
+        if not mark or not key.strip():
+            raise TacitError(f"'{assignment}' sets nothing: write key=value, for example rounds=50")
+        _assign(content, key.strip().split("."), text.strip())
+    return parse(content)
+
+
+def _assign(content: dict[str, Any], path: list[str], text: str) -> None:
+    *above, last = path
+    for part in above:
+        inner = content.setdefault(part, {})
+        if not isinstance(inner, dict):  # a number gives way to a table: clip=0.1, then clip.start=0.2
+            inner = content[part] = {}
+        content = inner
+    if not text:
+        content.pop(last, None)
+        return
+    if not above and last in ("rate", "cohort"):
+        content.pop("cohort" if last == "rate" else "rate", None)
+    content[last] = _parsed(".".join(path), text)
+
+
+def _parsed(key: str, text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        if re.fullmatch(r"-?\.\d+", text):  # .5, which TOML does not know
+            return float(text)
+        if re.fullmatch(r"[A-Za-z0-9_./-]+", text):
+            return text
+        raise TacitError(f"the value of {key}={text} is not TOML: quote text, for example {key}='\"text\"'") from None
+
+
+def full(config: Config) -> dict[str, Any]:
+    """Everything that was decided, defaults included; keys that stay undecided are left out."""
+    return {key: value for key, value in config.model_dump(exclude_none=True).items() if value != {}}
+
+
+def decisive(content: Mapping[str, Any]) -> dict[str, Any]:
+    """`content` without the keys that leave the result as it is."""
+    kept = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
+    for *above, last in NOT_IN_RESULT:
+        place = kept.get(above[0], {}) if above else kept
+        place.pop(last, None)
+    return kept
+
+
+def fingerprint(config: Config) -> str:
+    """The same for two experiments exactly if their results are; 16 hexadecimal digits."""
+    return digest(decisive(full(config)))
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    # the order of keys counts: levels are numbered in the order of the file
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+
+
+def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
+    """The first key whose values differ, with both; None if there is none."""
+    one, other = _flat(decisive(a)), _flat(decisive(b))
+    for key in [*one, *(key for key in other if key not in one)]:
+        if one.get(key) != other.get(key):
+            return f"{key} is {one.get(key, 'not given')!r} there and {other.get(key, 'not given')!r} here"
+    return None if list(one) == list(other) else "the order of the keys differs"
+
+
+def _flat(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) and value else {f"{above}{key}": value}
+    return flat

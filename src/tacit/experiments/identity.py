@@ -1,0 +1,76 @@
+"""What makes a run the run it is: a digest of its data, start, method, privacy and training."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit.core import Method
+from tacit.engine.assemble import Privacy, Training
+from tacit.engine.loop import Schedule
+from tacit.federation.data import Federation
+
+
+def describe(
+    federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training, schedule: Schedule
+) -> dict[str, Any]:
+    """A run that was put together in Python, as the tables of a configuration. Equal for equal runs only."""
+    return {
+        "name": federation.name,
+        "data": {"name": federation.name, "clients": federation.clients, "digest": data_digest(federation)},
+        "model": {"class": type(model).__name__, "digest": model_digest(model)},
+        "method": {"value": plain(method)},
+        "privacy": {"value": plain(privacy)},
+        "training": {"value": plain(replace(training, chunk=None))},
+        "evaluate": {"every": schedule.evaluate_every, "sample": schedule.sample},
+    }
+
+
+def identity(federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training) -> str:
+    """Changes with anything that changes the trained models; not with the size of chunks."""
+    parts = [plain(method), plain(privacy), plain(replace(training, chunk=None))]
+    return _digest([data_digest(federation), model_digest(model), *parts])
+
+
+def data_digest(federation: Federation) -> str:
+    arrays = [
+        federation.x,
+        federation.y,
+        federation.test_x,
+        federation.test_y,
+        federation.common_x,
+        federation.common_y,
+    ]
+    offsets = [federation.offsets, federation.test_offsets]
+    return _digest([*(array for array in arrays if array is not None), *offsets, *federation.ids])
+
+
+def model_digest(model: nn.Module) -> str:
+    named = model.state_dict()
+    return _digest([type(model).__name__, *named, *named.values()])
+
+
+def plain(value: Any) -> str:
+    """Its text, without places in memory."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _digest(parts: Iterable[str | Tensor | np.ndarray]) -> str:
+    found = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else _bytes(part)
+        found.update(len(data).to_bytes(8, "little"))
+        found.update(data)
+    return found.hexdigest()
+
+
+def _bytes(array: Tensor | np.ndarray) -> bytes | memoryview:
+    flat = array.detach().cpu().contiguous().reshape(-1) if isinstance(array, Tensor) else np.ravel(array)
+    if isinstance(flat, Tensor):
+        flat = flat.view(torch.uint8).numpy()
+    return memoryview(np.ascontiguousarray(flat)).cast("B")

@@ -1,0 +1,227 @@
+"""The report as one HTML file: everything inlined, nothing fetched, works offline."""
+
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import count
+from typing import Any
+
+from tacit.experiments import words
+from tacit.experiments.charts import NEUTRAL, Legend, Panel, Section, sections
+from tacit.experiments.facts import Promise
+from tacit.experiments.findings import Findings
+from tacit.experiments.metrics import ALL, label
+from tacit.experiments.style import CSS, SCRIPT
+
+_DASH = {"solid": "solid", "dash": "dash", "dot": "dot"}
+_LEDGER_LINES = 12
+_MARK = '<span class="mark">simulation only</span>'
+_HEADS = ("shared mean", "personal mean", "personal variance", "worst decile")
+_METRICS = ("shared_mean", "personal_mean", "personal_variance", "personal_worst_decile")
+
+
+def page(several: Sequence[Findings]) -> str:
+    """The whole page of one run, or of several beside each other."""
+    from plotly.offline import get_plotlyjs
+
+    legend, ids = Legend.of(several), count()
+    body = [_head(several), *_guarantees(several, legend), _figures(several, legend)]
+    body += [_legend(legend), *_charts(sections(several), ids)]
+    body += [_ledger(several), _small_print(several)]
+    title = escape(" beside ".join(findings.title for findings in several))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{CSS}</style></head>\n<body><main>{''.join(body)}</main>\n"
+        f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _head(several: Sequence[Findings]) -> str:
+    facts = several[0].facts
+    if len(several) == 1:
+        about = (
+            f"{facts.method} under the plan {facts.plan}: {facts.clients:,} clients, {several[0].done:,} rounds, "
+            f"{100 * facts.rate:.3g}% of the clients asked in a round."
+        )
+    else:
+        about = f"{len(several)} runs side by side."
+    title = several[0].title if len(several) == 1 else ", ".join(findings.title for findings in several)
+    alerts = [f"{_whose(findings, several)}{findings.standing}" for findings in several if findings.standing]
+    warned = [(findings, words.warning(findings.epsilons)) for findings in several]
+    alerts += [f"{_whose(findings, several)}{text}" for findings, text in warned if text]
+    marks = "".join(f'<p class="alert">{escape(alert)}</p>' for alert in alerts)
+    return f'<header><h1>{escape(title)}</h1><p class="quiet">{escape(about)}</p>{marks}</header>'
+
+
+def _whose(findings: Findings, several: Sequence[Findings]) -> str:
+    return f"{findings.title}: " if len(several) > 1 else ""
+
+
+def _guarantees(several: Sequence[Findings], legend: Legend) -> Iterator[str]:
+    yield "<h2>What each group is guaranteed</h2>"
+    for findings in several:
+        if len(several) > 1:
+            yield f'<p class="quiet" style="margin-top:16px">{_dot(legend.colors[findings.title])}{escape(findings.title)}</p>'
+        cards = [_card(findings, promise, legend) for promise in findings.facts.promises if promise.clients]
+        yield f'<div class="cards">{"".join(cards)}</div>'
+        lines = [words.whole(findings.facts, findings.epsilons), *findings.facts.notes, words.PERSONAL]
+        yield "".join(f'<p class="note" style="margin:12px 0 0">{escape(_sentence(line))}</p>' for line in lines)
+
+
+def _sentence(line: str) -> str:
+    return line[:1].upper() + line[1:] + ("" if line.endswith(".") else ".")
+
+
+def _card(findings: Findings, promise: Promise, legend: Legend) -> str:
+    spent = findings.epsilons.get(promise.level)
+    tone = legend.colors.get(promise.level) or legend.colors.get(findings.title, NEUTRAL)
+    text = words.sentence(promise, findings.facts, spent).removeprefix(f"{promise.level}: ")
+    return (
+        f'<div class="card" style="--tone:{tone}"><h3>{escape(promise.level)}</h3>'
+        f'<p class="figure">{escape(words.headline(promise, spent))}</p>'
+        f'<p class="quiet">{promise.clients:,} clients</p><p class="sentence">{escape(_sentence(text))}</p></div>'
+    )
+
+
+def _figures(several: Sequence[Findings], legend: Legend) -> str:
+    many = len(several) > 1
+    heads = [*(["run"] if many else []), "level", "clients", "guarantee", "epsilon spent", *_HEADS]
+    numeric = {"clients", *_HEADS}
+    head = "".join(f'<th class="n">{name}</th>' if name in numeric else f"<th>{name}</th>" for name in heads)
+    rows = [row for findings in several for row in _rows(findings, many, legend)]
+    common = [(f, value) for f in several if (value := f.value(ALL, "common")) is not None]
+    shared = "; ".join(f"{_whose(f, several)}{value:.3f}" for f, value in common)
+    note = f"The shared model on the common test set: {shared}." if common else ""
+    rounds = sorted({findings.last for findings in several})
+    at = f"At round {rounds[0]}" if len(rounds) == 1 else "At the last round"
+    return (
+        f'<h2>Accuracy {_MARK}</h2><p class="note">{at}, each client on its own test rows. {escape(note)} '
+        "Worst decile: mean over the worst tenth of the clients.</p>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+def _rows(findings: Findings, many: bool, legend: Legend) -> Iterator[str]:
+    facts, first = findings.facts, True
+    for place, name in findings.groups():
+        promise = next((each for each in facts.promises if label(each.level) == place), None)
+        clients = facts.clients if promise is None else promise.clients
+        kind = "" if promise is None else words.guarantee(promise, facts)
+        spent = "" if promise is None else words.spent(promise, facts, findings.epsilons.get(name))
+        figures = [findings.value(place, metric) for metric in _METRICS]
+        cells = "".join(f'<td class="n">{"-" if value is None else f"{value:.3f}"}</td>' for value in figures)
+        run = f"<td>{_dot(legend.colors[findings.title])}{escape(findings.title)}</td>" if many else ""
+        dot = "" if many else _dot(legend.colors.get(name, NEUTRAL))
+        style = " ".join(["sum"] * (promise is None) + ["first"] * (first and many))
+        yield (
+            f'<tr class="{style}">{run}<td>{dot}{escape(name)}</td><td class="n">{clients:,}</td>'
+            f"<td>{escape(kind)}</td><td>{escape(spent)}</td>{cells}</tr>"
+        )
+        first = False
+
+
+def _dot(color: str) -> str:
+    return f'<span class="dot" style="background:{color}"></span>'
+
+
+def _legend(legend: Legend) -> str:
+    buttons = "".join(
+        f'<button type="button" aria-pressed="true" data-group="{escape(name, quote=True)}">{_dot(color)}{escape(name)}</button>'
+        for name, color in legend.colors.items()
+    )
+    return f'<nav class="legend" aria-label="shown in the charts">{buttons}</nav>'
+
+
+def _charts(found: Sequence[Section], ids: Iterator[int]) -> Iterator[str]:
+    """A section of one panel beside another such one, where there is room."""
+    for section in found:
+        mark = _MARK if section.simulation else ""
+        panels = "".join(_panel(panel, next(ids)) for panel in section.panels)
+        yield (
+            f'<section><h2>{escape(section.title)} {mark}</h2><p class="note">{escape(section.note)}</p>'
+            f'<div class="panels">{panels}</div></section>'
+        )
+
+
+def _panel(panel: Panel, number: int) -> str:
+    title = f"<h3>{escape(panel.title)}</h3>" if panel.title else ""
+    # a closing tag inside the data would end the script
+    data = json.dumps({"data": _traces(panel), "layout": _layout(panel)}).replace("</", "<\\/")
+    return (
+        f'<div class="panel">{title}<div class="chart" data-from="chart-{number}"></div>'
+        f'<script type="application/json" id="chart-{number}">{data}</script></div>'
+    )
+
+
+def _traces(panel: Panel) -> list[dict[str, Any]]:
+    shared = [{"name": s.name, "legendgroup": s.group, "x": list(s.x), "y": list(s.y)} for s in panel.series]
+    if panel.kind == "bar":
+        text = "%{y:.1f}% of the clients at %{x}"
+        return [
+            {**each, "type": "bar", "marker": {"color": s.color}, "hovertemplate": text}
+            for each, s in zip(shared, panel.series, strict=True)
+        ]
+    return [
+        {
+            **each,
+            "type": "scatter",
+            "mode": "lines",
+            "line": {"color": s.color, "dash": _DASH[s.style], "width": 2.5 if s.strong else 1.5},
+            "hovertemplate": "%{y:.3f}",
+        }
+        for each, s in zip(shared, panel.series, strict=True)
+    ]
+
+
+def _layout(panel: Panel) -> dict[str, Any]:
+    vertical: dict[str, Any] = {"title": panel.y_title, "rangemode": "tozero"}
+    if panel.top is not None:
+        vertical["range"] = [0, panel.top]
+    return {
+        "xaxis": {"title": panel.x_title, "showgrid": False},
+        "yaxis": vertical,
+        "margin": {"l": 52, "r": 12, "t": 12, "b": 48},
+        "showlegend": False,
+        "hovermode": "x unified" if panel.kind == "line" else "closest",
+        "bargap": 0.25,
+    }
+
+
+def _ledger(several: Sequence[Findings]) -> str:
+    parts = [
+        "<h2>Ledger</h2>",
+        '<p class="note">Every charge, made before its release, replayed by the accountant.</p>',
+    ]
+    for findings in several:
+        lines = sorted(findings.statement, key=lambda line: -line.epsilon)
+        parts.append(f"<h3>{escape(findings.title)}</h3>" if len(several) > 1 else "")
+        if not lines:
+            parts.append("<p>Nothing was charged.</p>")
+            continue
+        rows = "".join(_ledger_row(line) for line in lines[:_LEDGER_LINES])
+        head = '<tr><th>account</th><th class="n">rounds charged</th><th class="n">budget</th><th>spent</th></tr>'
+        parts.append(f'<div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>')
+        if len(lines) > _LEDGER_LINES:
+            more = len(lines) - _LEDGER_LINES
+            parts.append(f'<p class="quiet">And {more:,} accounts that spent no more: tacit ledger RUN lists them.</p>')
+    return "".join(parts)
+
+
+def _ledger_row(line: Any) -> str:
+    budget = "none" if line.budget is None else f"{line.budget:g}"
+    rdp = f"; by RDP {words.number(line.epsilon_rdp)}" if line.accountant != "rdp" else ""
+    return (
+        f'<tr><td>{escape(line.scope)}</td><td class="n">{line.rounds:,}</td><td class="n">{budget}</td>'
+        f"<td>{escape(line.words)}{rdp}</td></tr>"
+    )
+
+
+def _small_print(several: Sequence[Findings]) -> str:
+    parts = ["<h2>How it was run</h2>"]
+    for findings in several:
+        about = json.dumps(dict(findings.environment), indent=2)
+        for name, text in (("configuration", findings.config), ("environment", about)):
+            summary = escape(f"{_whose(findings, several)}{name}")
+            parts.append(f"<details><summary>{summary}</summary><pre>{escape(text)}</pre></details>")
+    return "".join(parts)

@@ -1,0 +1,72 @@
+"""The panels of a report as one PNG image."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.engine.checkpoint import storage
+from tacit.experiments.charts import Panel, Section, Series, sections
+from tacit.experiments.findings import Findings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+_INK, _FAINT = "#222222", "#dddddd"
+_COLUMNS = 3
+
+
+def write_png(several: Sequence[Findings], path: Path) -> Path:
+    """All panels below each other, a section a row; simulation-only figures are marked."""
+    from matplotlib.figure import Figure
+
+    rows = [(section, panels) for section in sections(several) for panels in _rows(section.panels)]
+    if not rows:
+        rows = [(Section("nothing was evaluated yet", "", ()), [Panel("", "round", "", ())])]
+    figure = Figure(figsize=(10, 3.1 * len(rows) + 0.4), layout="constrained", facecolor="white")
+    for place, (section, panels) in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
+        mark = "  (simulation only)" if section.simulation and section.note else ""
+        place.suptitle(section.title + mark, fontsize=11, x=0.01, ha="left", color=_INK)
+        for axes, panel in zip(place.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _draw(axes, panel)
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    return path
+
+
+def _rows(panels: Sequence[Panel]) -> list[Sequence[Panel]]:
+    return [panels[start : start + _COLUMNS] for start in range(0, len(panels), _COLUMNS)]
+
+
+def _draw(axes: "Axes", panel: Panel) -> None:
+    draw = _bars if panel.kind == "bar" else _lines
+    draw(axes, panel.series)
+    axes.set_xlabel(panel.x_title, fontsize=9, color=_INK)
+    axes.set_ylabel(panel.y_title, fontsize=9, color=_INK)
+    axes.set_title(panel.title, fontsize=9, loc="left", color=_INK)
+    axes.tick_params(labelsize=8, colors=_INK, length=0)
+    axes.grid(axis="y", color=_FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_FAINT)
+    axes.set_ylim(bottom=0, top=panel.top)
+    if panel.series:
+        axes.legend(fontsize=7, frameon=False, loc="best")
+
+
+def _lines(axes: "Axes", series: Sequence[Series]) -> None:
+    for line in series:
+        width = 1.8 if line.strong else 1.1
+        kind: Any = _DASHES[line.style]
+        axes.plot(line.x, line.y, linestyle=kind, color=line.color, linewidth=width, label=line.name)  # type: ignore[arg-type]
+
+
+def _bars(axes: "Axes", series: Sequence[Series]) -> None:
+    width = 0.8 / max(len(series), 1)
+    for at, bars in enumerate(series):
+        places = [i - 0.4 + (at + 0.5) * width for i in range(len(bars.x))]
+        axes.bar(places, bars.y, width, color=bars.color, label=bars.name)
+    if series:
+        # the left edges are enough: ten ranges would run into each other
+        axes.set_xticks(range(len(series[0].x)), [str(name).split("-")[0] for name in series[0].x])

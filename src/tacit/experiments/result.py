@@ -1,0 +1,112 @@
+"""What comes back from `train`: figures, guarantees in words, and every client's own model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console, ConsoleOptions, RenderableType
+from torch import Tensor
+from torch.func import vmap
+
+from tacit.engine.evaluate import Scores
+from tacit.engine.loop import Run
+from tacit.engine.vectorised import Inputs
+from tacit.errors import TacitError
+from tacit.experiments import words
+from tacit.experiments.complaints import nearest
+from tacit.experiments.findings import Findings
+from tacit.experiments.tables import level_table
+from tacit.federation.data import as_input
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A run that has ended. `stopped` says why it ended early; None if it did not.
+
+    Scores, metrics and the table's accuracies are simulation only.
+    """
+
+    findings: Findings
+    scores: Scores
+    stopped: str | None
+    folder: Path | None
+    run: Run
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """One tidy table: round, level, metric, value."""
+        return self.findings.metrics
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was asked to stop; a spent budget is not that."""
+        return self.stopped == "stopped on request"
+
+    def table(self) -> "Table":
+        """One row for each level: its guarantee, what it spent, and its accuracies."""
+        return level_table(self.findings)
+
+    def guarantees(self) -> list[str]:
+        """A sentence for each level, and one for the federation as a whole."""
+        return self.findings.guarantees()
+
+    def predict(self, client: str, x: Any) -> np.ndarray:
+        """The class that the client's personal model gives each row of `x`."""
+        return self.outputs(client, x).argmax(-1).numpy()
+
+    def outputs(self, client: str, x: Any) -> Tensor:
+        """The outputs of the client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
+        engine, view = self.run.engine, self.run.progress.server.view
+        rows, round = _rows(x, engine.federation.x), self.run.progress.round
+        who = np.array([self._position(client)])
+        first = engine.method.join(view, engine.start)
+        inputs = engine.inputs_for(self.run.store.read(who, first), who, round, "adapt")
+        full = int(inputs.live.sum(1).min())
+
+        def one(given: Inputs) -> Tensor:
+            site, _ = engine.site(given, round, full)
+            state = engine.method.adapt(view, given.state, site)
+            return engine.method.predict(engine.task, view, state, rows)
+
+        return vmap(one)(inputs)[0]
+
+    def _position(self, client: str) -> int:
+        ids = self.run.engine.federation.ids
+        if client not in ids:
+            raise TacitError(f"there is no client '{client}': {nearest(str(client), list(ids[:1000]))}")
+        return ids.index(client)
+
+    def save_html(self, path: Path | str) -> Path:
+        """One page that works without a network; returns its path."""
+        from tacit.experiments.report import write_html
+
+        return write_html([self.findings], Path(path))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self.table()
+        for line in [*self.guarantees(), self.findings.standing, words.warning(self.findings.epsilons)]:
+            if line:
+                yield line
+
+    def __str__(self) -> str:
+        console = Console(width=120, color_system=None, force_terminal=False)
+        with console.capture() as caught:
+            console.print(self)
+        return caught.get().rstrip("\n")
+
+
+def _rows(x: Any, like: Tensor) -> Tensor:
+    rows = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    if tuple(rows.shape[1:]) != tuple(like.shape[1:]) or rows.dim() == 0:
+        raise TacitError(
+            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, like.shape[1:]))}]"
+        )
+    scaled = as_input(rows)
+    return scaled.to(like.dtype) if like.is_floating_point() else scaled

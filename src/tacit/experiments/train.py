@@ -1,0 +1,158 @@
+"""Trains a federation and hands back a `Result`; the same for notebooks and the command line."""
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from tacit.core import Method
+from tacit.engine.assemble import Assembled, Privacy, Training, assemble
+from tacit.engine.checkpoint import write_atomically
+from tacit.engine.evaluate import Scores
+from tacit.engine.loop import Outcome, Run, Schedule
+from tacit.errors import TacitError
+from tacit.experiments import runs
+from tacit.experiments.build import Parts, build
+from tacit.experiments.config import Config, full
+from tacit.experiments.facts import Facts
+from tacit.experiments.findings import Findings
+from tacit.experiments.identity import describe, identity
+from tacit.experiments.metrics import Metrics, epsilon_rows, frame, score_rows
+from tacit.experiments.result import Result
+from tacit.experiments.runs import Folder
+from tacit.experiments.spending import Spending
+from tacit.experiments.toml import dumps
+from tacit.experiments.watch import Bar, Recorder, interruptible
+from tacit.federation.data import Federation
+from tacit.privacy.ledger import Ledger, statement
+
+
+def train(
+    federation: Federation,
+    model: nn.Module,
+    method: Method,
+    privacy: Privacy = Privacy(),
+    training: Training = Training(),
+    *,
+    folder: Path | str | None = None,
+    schedule: Schedule = Schedule(),
+    resume: bool = False,
+    progress: bool = True,
+) -> Result:
+    """Trains from the model's current parameters until the last round or a spent budget.
+
+    With a `folder` the run is kept on disk and can go on after an interruption with `resume=True`, to the same result;
+    a folder that holds another run is refused. Ctrl-C once ends the run after its round, twice at once.
+    """
+    parts = Parts(federation, model, method, privacy, training, schedule)
+    result = conduct(parts, describe(*parts), None if folder is None else Path(folder), resume, progress)
+    if result.interrupted and progress:
+        go_on = f"folder={str(folder)!r}, resume=True" if folder is not None else "a folder, to be able to resume it"
+        sys.stderr.write(f"{result.findings.standing} To go on, call it again with {go_on}.\n")
+    return result
+
+
+def run_config(config: Config, folder: Path, resume: bool = False, progress: bool = True) -> Result:
+    """The run of a configuration, in `folder`."""
+    if config.run.threads is not None:
+        import torch
+
+        torch.set_num_threads(config.run.threads)
+    return conduct(build(config), full(config), folder, resume, progress)
+
+
+def conduct(parts: Parts, content: Mapping[str, Any], path: Path | None, resume: bool, progress: bool) -> Result:
+    """Everything is checked and calibrated before a folder is made; the configuration is written before a round."""
+    if path is None and resume:
+        raise TacitError("resume needs the folder of the run: give folder=...")
+    if path is not None and resume:
+        runs.reopen(path, content)
+    made = assemble(*parts[:5])
+    with ExitStack() as stack:
+        folder = None
+        if path is not None:
+            folder = runs.reopen(path, content) if resume else runs.create(path, content)
+            stack.enter_context(runs.alone(folder))
+        ledger = Ledger.open(":memory:" if folder is None else folder.ledger)
+        return _go(parts, made, content, folder, ledger, resume, progress)
+
+
+def _go(
+    parts: Parts,
+    made: Assembled,
+    content: Mapping[str, Any],
+    folder: Folder | None,
+    ledger: Ledger,
+    resume: bool,
+    progress: bool,
+) -> Result:
+    watchers: list[Any] = []
+    run = Run(*made, ledger, parts.schedule, folder and folder.path, identity(*parts[:5]), watchers)
+    facts = Facts.of(str(content.get("name", "run")), parts.method, run.plan, bool(made.shapes.upload))
+    recorder = Recorder(Metrics(folder and folder.metrics), facts, Spending(run.plan, ledger))
+    if folder is not None:
+        write_atomically(folder.facts, facts.to_json().encode())
+    if resume:
+        run.resume()
+        recorder.metrics.rewind(run.progress.round)
+    watchers.append(recorder)
+    with ExitStack() as stack:
+        stop = stack.enter_context(interruptible())
+        if progress:
+            watchers.append(stack.enter_context(Bar(recorder, facts.name, run.progress.round, facts.rounds)))
+        outcome = run.go(stop)
+    return _result(run, outcome, facts, recorder, content, folder)
+
+
+def _result(
+    run: Run, outcome: Outcome, facts: Facts, recorder: Recorder, content: Mapping[str, Any], folder: Folder | None
+) -> Result:
+    scores = outcome.scores if outcome.scores is not None else run.evaluate()
+    done, spent = outcome.progress.round, recorder.spending.at(outcome.progress.round)
+    interim = not recorder.metrics.has(done)
+    if interim and outcome.stopped != "stopped on request":  # a spent budget: this is the end
+        bound = outcome.progress.public.get("bound")
+        recorder.record(done, scores, None if bound is None else float(bound))
+        interim = False
+    rows = list(recorder.metrics.rows)
+    if interim:  # shown, and not written: the resumed run's table is to equal an uninterrupted one's
+        rows += [*score_rows(done, scores, facts.levels), *epsilon_rows(done, facts.unit, spent)]
+    clients = client_table(run, scores)
+    if folder is not None:
+        ended = {"round": done, "stopped": outcome.stopped}
+        write_atomically(folder.outcome, (json.dumps(ended, indent=2) + "\n").encode())
+        if not interim:
+            write_atomically(folder.clients, clients.to_csv(index=False, lineterminator="\n").encode())
+    findings = Findings(
+        title=facts.name if folder is None else folder.path.name,
+        facts=facts,
+        metrics=frame(rows),
+        clients=clients,
+        statement=statement(run.ledger),
+        config=dumps(content),
+        environment=runs.environment(),
+        done=done,
+        stopped=outcome.stopped,
+    )
+    return Result(findings, scores, outcome.stopped, folder and folder.path, run)
+
+
+def client_table(run: Run, scores: Scores) -> Any:
+    """Accuracy of every evaluated client: client, level, shared, personal. Simulation only."""
+    import pandas as pd
+
+    names = np.array(run.plan.setting.choices.menu.names, dtype=object)
+    ids = np.array(run.engine.federation.ids, dtype=object)
+    return pd.DataFrame(
+        {
+            "client": ids[scores.clients],
+            "level": names[scores.level],
+            "shared": scores.shared,
+            "personal": scores.personal,
+        }
+    )

@@ -1,0 +1,31 @@
+"""FedAvg (McMahan et al. 2017): local SGD, then a server step along the mean update (Reddi et al. 2021)."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tacit import tree
+from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.optim import LocalSgd, ServerOptimizer, ServerSgd
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """One model for all. DP-FedAvg is this under the plan `Central`."""
+
+    local: LocalSgd = field(default_factory=LocalSgd)
+    optimizer: ServerOptimizer = field(default_factory=ServerSgd)
+
+    def init(self, params: Tree) -> Server:
+        return Server(Shared(params), self.optimizer.start(params))
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        trained = self.local.run(view.model, site, site.private_grad, guarded=True)
+        return Reply(Shared(tree.sub(trained, view.model)), state)
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        move, memory = self.optimizer.step(server.memory, mean.model)
+        return Server(Shared(tree.add(server.view.model, move)), memory)
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        return task.apply(view.model, x)

@@ -1,0 +1,38 @@
+"""A shared model, tuned on each client's own data before it predicts."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tacit import tree
+from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.optim import LocalSgd
+
+
+@dataclass(frozen=True)
+class FineTuned(Method):
+    """`base`, and on top a local training that starts at the current broadcast and is thrown away after predicting."""
+
+    base: Method = field(default_factory=FedAvg)
+    tuning: LocalSgd = field(default_factory=LocalSgd)
+
+    def init(self, params: Tree) -> Server:
+        return self.base.init(params)
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        return self.base.join(view, start)
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        return self.base.client(view, state, site)
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        return self.base.server(server, mean, rate)
+
+    def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
+        tuned = self.tuning.run(view.model, site, site.grad)
+        return tree.prefix("base", self.base.adapt(view, state, site)) | tree.prefix("tuned", tuned)
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        tuned = Shared(tree.strip("tuned", state), view.extra)
+        return self.base.predict(task, tuned, tree.strip("base", state), x)

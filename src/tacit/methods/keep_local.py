@@ -1,0 +1,76 @@
+"""Some parameters stay on the client: FedBN and FedGN (norms), FedPer (head), PrivateFL (transform)."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tacit import tree
+from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.errors import TacitError
+from tacit.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class KeepLocal(Method):
+    """`base`, with every parameter whose name contains one of `names` kept on the client.
+
+    For them the client is a federation of one: the base's own server program moves them by the client's own update.
+    They are absent from broadcast and upload. Compose with `KeepLocal` outermost.
+    """
+
+    names: tuple[str, ...] = ("norm",)
+    base: Method = field(default_factory=FedAvg)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str) or not self.names:
+            raise TacitError(f"KeepLocal needs a list of names to keep, not {self.names!r}")
+
+    def init(self, params: Tree) -> Server:
+        for name in self.names:
+            if not any(name in leaf for leaf in params):
+                raise TacitError(f"no parameter has '{name}' in its name: the model has {', '.join(params)}")
+        shared = tree.drop(params, self._kept(params))
+        if not shared:
+            raise TacitError(f"keeping {self.names} keeps every parameter and shares none: use LocalOnly instead")
+        return self.base.init(shared)
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        own = self.base.init(self._kept(start))
+        return self._pack(own, self.base.join(_merge(view, own), start))
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        own, inner = _unpack(state)
+        reply = self.base.client(_merge(view, own), inner, site)
+        mine = Shared(tree.pick(reply.upload.model, own.view.model), tree.pick(reply.upload.extra, own.view.extra))
+        moved = self.base.server(own, mine, rate=1.0)
+        upload = Shared(*(tree.drop(part, self._kept(part)) for part in reply.upload))
+        kept = tree.where(site.live.any(), self._pack(moved, {}), self._pack(own, {}))
+        return Reply(upload, kept | tree.prefix("base", reply.state))
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        return self.base.server(server, mean, rate)
+
+    def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
+        own, inner = _unpack(state)
+        return self._pack(own, self.base.adapt(_merge(view, own), inner, site))
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        own, inner = _unpack(state)
+        return self.base.predict(task, _merge(view, own), inner, x)
+
+    def _kept(self, leaves: Tree) -> Tree:
+        return tree.pick(leaves, [leaf for leaf in leaves if any(name in leaf for name in self.names)])
+
+    def _pack(self, own: Server, inner: Tree) -> Tree:
+        kept = tree.prefix("kept", tree.join(own.view)) | tree.prefix("memory", own.memory)
+        return kept | tree.prefix("base", inner)
+
+
+def _unpack(state: Tree) -> tuple[Server, Tree]:
+    own = Server(tree.split(tree.strip("kept", state)), tree.strip("memory", state))
+    return own, tree.strip("base", state)
+
+
+def _merge(view: Shared, own: Server) -> Shared:
+    """The whole model, as the base knows it; what the server sent wins."""
+    return Shared(own.view.model | view.model, own.view.extra | view.extra)

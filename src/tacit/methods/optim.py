@@ -1,0 +1,129 @@
+"""Optimizers as values: the client's inside its program, the server's after the release (free of privacy cost)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from tacit import tree
+from tacit.core import Gradient, Site, Tree
+from tacit.errors import TacitError
+
+Pull = Callable[[Tree, Tree], Tree]
+"""(gradient, params) -> gradient with a further term, for example Ditto's proximal one."""
+
+
+def no_pull(gradient: Tree, params: Tree) -> Tree:
+    return gradient
+
+
+@dataclass(frozen=True)
+class LocalSgd:
+    """SGD on one client, with momentum, weight decay and a rate that falls by `decay` each round."""
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        check("lr", self.lr, positive=True)
+        check("weight_decay", self.weight_decay)
+        check("momentum", self.momentum, below=1.0)
+        check("decay", self.decay, positive=True)
+
+    def rate(self, round: int) -> float:
+        return self.lr * self.decay**round
+
+    def run(self, start: Tree, site: Site, gradient: Gradient, pull: Pull = no_pull, guarded: bool = False) -> Tree:
+        """The parameters after every live step of the round; with no live step, `start`.
+
+        `guarded`: what has moved so far goes through the plan's guard after each step, because it will be uploaded.
+        """
+        params, speed = start, tree.zeros(start) if self.momentum else None
+        for step in range(site.steps):
+            g = pull(gradient(params, step), params)
+            if self.weight_decay:
+                g = tree.axpy(self.weight_decay, params, g)
+            if speed is not None:
+                g = tree.axpy(self.momentum, speed, g)
+                speed = site.advance(step, g, speed)
+            moved = tree.axpy(-self.rate(site.round), g, params)
+            if guarded:
+                moved = site.guard(start, moved)
+            params = site.advance(step, moved, params)
+        return params
+
+
+class ServerOptimizer(Protocol):
+    def start(self, model: Tree) -> Tree: ...
+
+    def step(self, memory: Tree, mean: Tree) -> tuple[Tree, Tree]:
+        """What to add to the model, and the next memory."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServerSgd:
+    """model + lr * mean, with heavy-ball momentum. The default is the plain mean."""
+
+    lr: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check("server lr", self.lr, positive=True)
+        check("server momentum", self.momentum, below=1.0)
+
+    def start(self, model: Tree) -> Tree:
+        return tree.prefix("speed", tree.zeros(model)) if self.momentum else {}
+
+    def step(self, memory: Tree, mean: Tree) -> tuple[Tree, Tree]:
+        if not self.momentum:
+            return tree.scale(mean, self.lr), memory
+        speed = tree.axpy(self.momentum, tree.strip("speed", memory), mean)
+        return tree.scale(speed, self.lr), tree.prefix("speed", speed)
+
+
+@dataclass(frozen=True)
+class ServerAdam:
+    """Adam on the mean update (FedAdam), with bias correction."""
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    epsilon: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check("server lr", self.lr, positive=True)
+        check("server beta1", self.beta1, below=1.0)
+        check("server beta2", self.beta2, below=1.0)
+
+    def start(self, model: Tree) -> Tree:
+        zeros = tree.zeros(model)
+        return (
+            tree.prefix("first", zeros) | tree.prefix("second", zeros) | {"steps": torch.zeros((), dtype=torch.float64)}
+        )
+
+    def step(self, memory: Tree, mean: Tree) -> tuple[Tree, Tree]:
+        steps = memory["steps"] + 1
+        first = tree.axpy(1 - self.beta1, mean, tree.scale(tree.strip("first", memory), self.beta1))
+        squares = tree.each(torch.square, mean)
+        second = tree.axpy(1 - self.beta2, squares, tree.scale(tree.strip("second", memory), self.beta2))
+        bias1, bias2 = 1 - self.beta1**steps, 1 - self.beta2**steps
+        move = tree.each(
+            lambda m, v: self.lr * (m / bias1.to(m.dtype)) / ((v / bias2.to(v.dtype)).sqrt() + self.epsilon),
+            first,
+            second,
+        )
+        return move, tree.prefix("first", first) | tree.prefix("second", second) | {"steps": steps}
+
+
+def check(name: str, value: float, *, positive: bool = False, below: float = math.inf) -> None:
+    """A hyper-parameter in [0, below), or a clear error."""
+    if math.isfinite(value) and value >= 0 and value < below and not (positive and value == 0):
+        return
+    least = "above 0" if positive else "at least 0"
+    most = f" and below {below:g}" if below < math.inf else ""
+    raise TacitError(f"{name} must be {least}{most}, not {value}")

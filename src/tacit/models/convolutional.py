@@ -1,0 +1,55 @@
+"""The two small convolutional networks of the papers. Inputs may come flat or as images."""
+
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d
+
+from tacit.errors import TacitError
+
+
+def _positive(size: int, model: str, side: int, least: int) -> int:
+    if size < 1:
+        raise TacitError(f"images of side {side} are too small for {model}: use a side of {least} or more, or 'mlp'")
+    return size
+
+
+class FiveLayerCNN(nn.Module):
+    """conv 5x5x6, pool, conv 5x5x16, pool, three linear layers (256-120-84-10 at 28x28); ReLU. Sides from 16."""
+
+    def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:
+        super().__init__()
+        last = _positive(((side - 4) // 2 - 4) // 2, "FiveLayerCNN", side, 16)
+        self.image = (channels, side, side)
+        self.conv1 = nn.Conv2d(channels, 6, 5)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.linear1 = nn.Linear(16 * last * last, 120)
+        self.linear2 = nn.Linear(120, 84)
+        self.head = nn.Linear(84, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.reshape(x.shape[0], *self.image)
+        x = max_pool2d(self.conv1(x).relu(), 2)
+        x = max_pool2d(self.conv2(x).relu(), 2)
+        x = self.linear1(x.flatten(1)).relu()
+        return self.head(self.linear2(x).relu())
+
+
+class TwoConvCNN(nn.Module):
+    """conv 3x3x32, conv 3x3x64, pool, two linear layers: 1,206,590 parameters at 28x28 with 62 classes. Sides from 6.
+
+    The published model has dropout after the pool and before the head. It is left out: dropout draws from a global
+    generator, so that a client's result would depend on which other clients run beside it.
+    """
+
+    def __init__(self, channels: int = 1, side: int = 28, classes: int = 62) -> None:
+        super().__init__()
+        last = _positive((side - 4) // 2, "TwoConvCNN", side, 6)
+        self.image = (channels, side, side)
+        self.conv1 = nn.Conv2d(channels, 32, 3)
+        self.conv2 = nn.Conv2d(32, 64, 3)
+        self.linear = nn.Linear(64 * last * last, 128)
+        self.head = nn.Linear(128, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.reshape(x.shape[0], *self.image)
+        x = self.conv2(self.conv1(x).relu()).relu()
+        return self.head(self.linear(max_pool2d(x, 2).flatten(1)).relu())

@@ -1,0 +1,73 @@
+"""The two ways to look at a client's data: exactly, or one clipped and noisy query at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from tacit import tree
+from tacit.core import Batch, Losses, Task, Tree
+from tacit.privacy import noise as noises
+from tacit.privacy.clip import clip
+
+BatchOf = Callable[[int], Batch]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Mean gradient over the real rows of the batch; zero for an empty batch."""
+
+    task: Task
+    batch: BatchOf
+
+    def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
+        x, y, mask = self.batch(step)
+        f = losses or self.task.losses
+
+        def mean(p: Tree) -> Tensor:
+            return torch.where(mask, f(p, x, y), 0.0).sum() / mask.sum().clamp(min=1)
+
+        return grad(mean)(params)
+
+
+@dataclass(frozen=True)
+class Private:
+    """Each example's gradient clipped to `bound`, summed, noise of `z * bound` added, divided by a public number.
+
+    For every data set, adding or removing one row moves the sum by at most `bound`. The divisor is the expected
+    batch size, never the realised one, and an empty batch still gets its noise.
+    """
+
+    task: Task
+    batch: BatchOf
+    bound: float
+    z: Tensor  # noise multiplier of this client, 0-d
+    expected: Tensor  # expected batch size of this client, 0-d, public
+    noise: noises.Noise
+
+    def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
+        x, y, mask = self.batch(step)
+        f = losses or self.task.losses
+
+        def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tree:
+            g = grad(lambda p: f(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params)
+            clipped, _ = clip(g, self.bound)
+            return tree.each(lambda leaf: torch.where(real, leaf, 0.0), clipped)
+
+        total = tree.each(lambda leaf: leaf.sum(0), vmap(one)(x, y, mask))
+        noisy = noises.add(total, self.z * self.bound, self.noise)
+        return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), noisy)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counts calls by step. A client program is the same for all clients, so the count is public."""
+
+    inner: Callable[..., Tree]
+    calls: list[int] = field(default_factory=list)
+
+    def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
+        self.calls.append(step)
+        return self.inner(params, step, losses)

@@ -1,0 +1,140 @@
+"""The file of a ledger: an SQLite database whose tables can only grow, flushed to disk at every commit."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tacit.errors import StorageError, TacitError
+
+MARK: Final = 0x54414349  # "TACI", in the header of the file
+VERSION: Final = 1
+_PATIENCE: Final = 30.0  # seconds to wait for another process
+
+_SCOPE: Final = "scope TEXT NOT NULL, unit TEXT NOT NULL, relation TEXT NOT NULL"
+_SAME_TERMS: Final = "FOREIGN KEY (scope, unit, relation) REFERENCES scopes (scope, unit, relation)"
+_TABLES: Final = {
+    "scopes": f"{_SCOPE}, PRIMARY KEY (scope), UNIQUE (scope, unit, relation)",
+    "budgets": f"{_SCOPE}, epsilon REAL, delta REAL NOT NULL, accountant TEXT NOT NULL, note TEXT NOT NULL, "
+    f"PRIMARY KEY (scope), {_SAME_TERMS}",
+    # A batch is the fingerprint of all that one call charged: the same call again finds its rows here already,
+    # a different one adds its own.
+    "charges": f"round INTEGER NOT NULL, batch TEXT NOT NULL, {_SCOPE}, event TEXT NOT NULL, "
+    f"count INTEGER NOT NULL CHECK (count > 0), time REAL NOT NULL, "
+    f"PRIMARY KEY (round, batch, scope, event), {_SAME_TERMS}",
+}
+_KEYS: Final = {"scopes": ("scope",), "budgets": ("scope",), "charges": ("round", "batch", "scope", "event")}
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Opens or makes a ledger file; anything else that lies there is refused and left as it is."""
+    with trouble(path):
+        db = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        return _or_close(db, path, create=True)
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Opens an existing ledger file to look only, also in a folder that cannot be written."""
+    if not path.is_file():
+        raise StorageError(f"no ledger at {path}: give the ledger file of a run")
+    uri, log = f"{path.absolute().as_uri()}?mode=ro", path.with_name(path.name + "-wal")
+    with trouble(str(path)):
+        try:
+            return _or_close(sqlite3.connect(uri, uri=True, timeout=_PATIENCE, check_same_thread=False), str(path))
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname not in ("SQLITE_CANTOPEN", "SQLITE_READONLY_DIRECTORY") or log.exists():
+                raise
+        return _or_close(sqlite3.connect(f"{uri}&immutable=1", uri=True, check_same_thread=False), str(path))
+
+
+@contextmanager
+def trouble(path: str) -> Iterator[None]:
+    """Turns what SQLite says into what to do about it."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise _remedy(path, error) from error
+
+
+def _remedy(path: str, error: Exception) -> TacitError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name == "SQLITE_NOTADB":
+        return TacitError(f"{path} is not a ledger: give another path, or move the file away")
+    for start, what in (
+        ("SQLITE_FULL", "the disk is full: free some space and resume; nothing of this round was charged or released"),
+        ("SQLITE_READONLY", "it cannot be written: make the file and its folder writable"),
+        ("SQLITE_CANTOPEN", "it cannot be opened: check that the folder exists and may be written"),
+        ("SQLITE_CORRUPT", "the file is damaged: restore a copy; a run must not go on without its record"),
+        ("SQLITE_BUSY", "another process holds it: stop that one first"),
+    ):
+        if name.startswith(start):
+            return StorageError(f"ledger {path}: {what}")
+    return StorageError(f"ledger {path}: {error}; check the disk, then resume")
+
+
+def _or_close(db: sqlite3.Connection, path: str, create: bool = False) -> sqlite3.Connection:
+    try:
+        for pragma in ("foreign_keys = ON", "synchronous = FULL", "fullfsync = ON"):
+            db.execute(f"PRAGMA {pragma}")
+        if create:
+            _create(db)
+        _verify(db, path)
+        if create:
+            db.execute("PRAGMA journal_mode = WAL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _create(db: sqlite3.Connection) -> None:
+    """Makes the tables in an empty file, in one transaction, so that a ledger is there whole or not at all."""
+    if not _empty(db):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    if _empty(db):  # nobody else was faster
+        for table, columns in _TABLES.items():
+            db.execute(f"CREATE TABLE {table} ({columns})")
+            for trigger in _triggers(table):
+                db.execute(trigger)
+        db.execute("CREATE INDEX charges_by_scope ON charges (scope, event, count)")
+        db.execute(f"PRAGMA application_id = {MARK}")
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
+
+
+def _triggers(table: str) -> Iterator[str]:
+    for action in ("UPDATE", "DELETE"):
+        yield (
+            f"CREATE TRIGGER {table}_no_{action.lower()} BEFORE {action} ON {table} "
+            f"BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END"
+        )
+    # A second insert of a row is ignored here and not left to INSERT OR REPLACE, which deletes without asking triggers.
+    same = " AND ".join(f"{key} = NEW.{key}" for key in _KEYS[table])
+    yield (
+        f"CREATE TRIGGER {table}_once BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {same}) "
+        f"BEGIN SELECT RAISE(IGNORE); END"
+    )
+
+
+def _empty(db: sqlite3.Connection) -> bool:
+    return _value(db, "PRAGMA application_id") == 0 and _value(db, "SELECT COUNT(*) FROM sqlite_master") == 0
+
+
+def _verify(db: sqlite3.Connection, path: str) -> None:
+    if _value(db, "PRAGMA application_id") != MARK:
+        raise TacitError(f"{path} is a database, but not a ledger: give another path, or move the file away")
+    version = _value(db, "PRAGMA user_version")
+    if version != VERSION:
+        raise TacitError(
+            f"ledger {path} has format {version}, and this Tacit reads {VERSION}: use the Tacit it was made with"
+        )
+    if (state := _value(db, "PRAGMA quick_check(1)")) != "ok":
+        raise StorageError(
+            f"ledger {path} is damaged ({state}): restore a copy; a run must not go on without its record"
+        )
+
+
+def _value(db: sqlite3.Connection, sql: str) -> object:
+    return db.execute(sql).fetchone()[0]

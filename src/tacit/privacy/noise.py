@@ -1,0 +1,81 @@
+"""Sources of noise: seeded for simulation, the operating system's generator for deployment.
+
+Gaussian noise on floats is not exactly the Gaussian of the theory (Mironov 2012); docs/pitfalls.md says what follows.
+"""
+
+import os
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit import rng, tree
+from tacit.core import Tree
+
+
+class Noise(Protocol):
+    """A source of independent standard normals: no two calls share a number."""
+
+    def normal(self, size: int, dtype: torch.dtype) -> Tensor: ...
+
+
+def add(values: Mapping[str, Tensor], std: float | Tensor, noise: Noise) -> Tree:
+    """`values` plus independent N(0, std^2) in every coordinate, 0-d leaves included."""
+    if not values:
+        return {}
+    first = next(iter(values.values()))
+    drawn = tree.unflatten(noise.normal(tree.size(values), first.dtype), values)
+    return tree.axpy(std, drawn, values)
+
+
+class Seeded:
+    """Reproducible noise of one key (a [2] tensor, so that clients under `vmap` have one each)."""
+
+    def __init__(self, key: Tensor) -> None:
+        self._key = key
+        self._calls = count()
+
+    @classmethod
+    def of(cls, seed: int, purpose: str, *parts: int) -> "Seeded":
+        return cls(torch.tensor(rng.key(seed, purpose, *parts)))
+
+    def normal(self, size: int, dtype: torch.dtype) -> Tensor:
+        return _keyed_normal(self._key, next(self._calls), size, dtype)
+
+
+class Secure:
+    """Noise from the operating system's cryptographic generator: nobody can draw it again."""
+
+    def normal(self, size: int, dtype: torch.dtype) -> Tensor:
+        from scipy.special import ndtri
+
+        words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
+        return torch.from_numpy(ndtri((words + 0.5) * 2.0**-53)).to(dtype)
+
+
+def _fill(row: np.ndarray[Any, Any], words: list[int], call: int) -> None:
+    rng.stream((words[0], words[1]), call).standard_normal(out=row, dtype=row.dtype)
+
+
+@torch.library.custom_op("tacit::keyed_normal", mutates_args=())
+def _keyed_normal(key: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(size, dtype=dtype)
+    _fill(out.numpy(), key.tolist(), call)
+    return out
+
+
+def _keyed_normal_vmap(
+    _info: Any, in_dims: tuple[int | None, ...], key: Tensor, call: int, size: int, dtype: torch.dtype
+) -> tuple[Tensor, int]:
+    """One row a client, each from its own key: the same numbers as one client at a time."""
+    keys = key.movedim(in_dims[0] or 0, 0)
+    out = torch.empty(keys.shape[0], size, dtype=dtype)
+    for row, words in zip(out.numpy(), keys.tolist(), strict=True):
+        _fill(row, words, call)
+    return out, 0
+
+
+_keyed_normal.register_vmap(_keyed_normal_vmap)

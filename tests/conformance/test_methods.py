@@ -1,0 +1,205 @@
+"""What every method promises. A method is tested here by being registered."""
+
+from dataclasses import dataclass, is_dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from tacit import tree
+from tacit.core import Method, Reply, Shared, Site, Tree
+from tacit.engine.interference import interferes
+from tacit.engine.store import MemoryStore, NoStates
+from tacit.engine.vectorised import Inputs, Vectorised
+from tacit.errors import TacitError
+from tacit.methods import REGISTRY, Ditto, FedAvg, FineTuned, KeepLocal, LocalSgd, Scaffold, ServerAdam, ServerSgd
+from tacit.privacy.gradient import Counted
+from tests.worlds import CENTRAL, PLANS, RECORD, assembled, largest_difference, ragged, run, states
+
+COMPOSED: dict[str, Method] = {
+    "fedavg with momentum and adam": FedAvg(LocalSgd(momentum=0.9, weight_decay=0.01), ServerAdam()),
+    "ditto of scaffold": Ditto(Scaffold(), strength=(0.1, 1.0)),
+    "fine-tuned scaffold": FineTuned(Scaffold(optimizer=ServerSgd(momentum=0.5))),
+    "kept ditto": KeepLocal(("norm", "head"), Ditto(FedAvg(optimizer=ServerSgd(momentum=0.5)))),
+    "kept scaffold": KeepLocal(("norm",), Scaffold()),
+    "kept adam": KeepLocal(("norm",), FedAvg(optimizer=ServerAdam())),
+}
+METHODS: dict[str, Method] = {name: factory() for name, factory in REGISTRY.items()} | COMPOSED
+BOUND = 0.5
+
+
+@pytest.fixture(params=METHODS, ids=list(METHODS))
+def method(request: pytest.FixtureRequest) -> Method:
+    return METHODS[request.param]
+
+
+def everybody(engine: Vectorised, purpose: str = "batches") -> Inputs:
+    clients = np.arange(engine.federation.clients)
+    view = engine.method.init(engine.start).view
+    state = (
+        NoStates(len(clients))
+        if not (first := engine.method.join(view, engine.start))
+        else MemoryStore(len(clients), first)
+    )
+    return engine.inputs_for(state.read(clients, first), clients, 0, purpose)
+
+
+def replies(engine: Vectorised, inputs: Inputs) -> Reply:
+    """The method's plain replies, one row a client."""
+    view = engine.method.init(engine.start).view
+
+    def one(given: Inputs) -> Reply:
+        return engine.method.client(view, given.state, engine.site(given, 0, 0)[0])
+
+    return torch.func.vmap(one)(inputs)
+
+
+def test_it_is_a_frozen_dataclass_and_works_with_its_defaults(method: Method) -> None:
+    assert is_dataclass(method)
+    assert type(method)() == type(method)()
+    with pytest.raises(AttributeError):
+        method.anything = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e18, float("nan")], ids=["tame", "huge", "nan"])
+def test_an_encoded_upload_is_bounded_whatever_the_data(method: Method, scale: float) -> None:
+    engine, _ = assembled(method)
+    with torch.no_grad():
+        engine.federation.x.mul_(scale)
+    release = engine.plan.release
+    messages, _ = engine._run(engine.method.init(engine.start).view, release.start(), 0, everybody(engine))
+    norms = torch.func.vmap(lambda body: tree.norm(body))(messages.body) if messages.body else torch.zeros(1)
+    assert float(norms.max()) <= BOUND
+
+
+def test_the_upload_has_the_shape_of_the_broadcast_and_nothing_personal(method: Method) -> None:
+    engine, shapes = assembled(method)
+    view = method.init(engine.start).view
+    broadcast = tree.join(view)
+    for name, leaf in shapes.upload.items():
+        assert leaf.shape == broadcast[name].shape
+    assert not any(name.startswith(("personal", "kept", "tuned")) for name in shapes.upload)
+    if isinstance(method, KeepLocal):
+        assert not any(kept in name for kept in method.names for name in [*shapes.upload, *broadcast])
+
+
+def test_exact_gradients_do_not_reach_the_upload(method: Method) -> None:
+    engine, _ = assembled(method)
+    assert not interferes(method, engine.task, engine.federation, engine.start)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_result_does_not_depend_on_the_chunk_size(method: Method, plan: str) -> None:
+    results = [run(method, PLANS[plan], chunk=chunk) for chunk in (1, 7, 100)]
+    for result in results:
+        result.go()
+    first, *others = results
+    for other in others:
+        assert largest_difference(tree.join(first.progress.server.view), tree.join(other.progress.server.view)) < 1e-9
+        assert largest_difference(states(first), states(other)) < 1e-9
+        assert np.array_equal(first.store.touched, other.store.touched)
+
+
+def test_single_precision_agrees_to_four_digits(method: Method) -> None:
+    results = [run(method, chunk=chunk, dtype=torch.float32) for chunk in (1, 100)]
+    for result in results:
+        result.go()
+    views = [tree.join(result.progress.server.view) for result in results]
+    assert largest_difference(*views) < 1e-4
+
+
+def test_a_client_with_one_example_trains(method: Method) -> None:
+    engine, _ = assembled(method)
+    reply = replies(engine, everybody(engine))
+    for leaf in [*tree.join(reply.upload).values(), *reply.state.values()]:
+        assert leaf[0].isfinite().all()
+
+
+def test_a_client_without_a_live_step_changes_nothing(method: Method) -> None:
+    engine, _ = assembled(method)
+    inputs = everybody(engine)
+    asleep = inputs._replace(live=torch.zeros_like(inputs.live))
+    reply = replies(engine, asleep)
+    assert all((leaf == 0).all() for leaf in tree.join(reply.upload).values())
+    assert largest_difference(reply.state, asleep.state) == 0
+
+
+def test_dead_steps_leave_no_trace(method: Method) -> None:
+    """Steps that pad a client to its neighbours' length change neither upload nor state."""
+    engine, _ = assembled(method)
+    inputs = everybody(engine)
+
+    def longer(leaf: Tensor) -> Tensor:
+        return torch.cat([leaf, leaf], 1)
+
+    padded = inputs._replace(
+        rows=longer(inputs.rows), mask=longer(inputs.mask), live=torch.cat([inputs.live, inputs.live & False], 1)
+    )
+    plain, more = replies(engine, inputs), replies(engine, padded)
+    assert largest_difference(tree.join(plain.upload), tree.join(more.upload)) < 1e-12
+    assert largest_difference(plain.state, more.state) < 1e-12
+
+
+def test_an_empty_poisson_batch_still_adds_its_noise(method: Method) -> None:
+    engine, shapes = assembled(method, RECORD)
+    inputs = everybody(engine)
+    empty = inputs._replace(mask=torch.zeros_like(inputs.mask))
+    upload = tree.join(replies(engine, empty).upload)
+    assert all(leaf[1].abs().sum() > 0 for leaf in upload.values())
+    assert bool(upload) == bool(shapes.upload)
+
+
+def test_the_number_of_private_queries_is_known_beforehand(method: Method) -> None:
+    engine, shapes = assembled(method, RECORD)
+    view = method.init(engine.start).view
+    seen: list[Counted] = []
+
+    def one(given: Inputs) -> Reply:
+        site, private = engine.site(given, 0, 0)
+        seen.append(private)
+        return method.client(view, given.state, site)
+
+    torch.func.vmap(one)(everybody(engine))
+    assert all(seen[0].calls.count(step) <= shapes.queries for step in set(seen[0].calls))
+
+
+def test_predictions_are_finite_for_a_client_that_never_took_part(method: Method) -> None:
+    engine, _ = assembled(method)
+    view = method.init(engine.start).view
+    state = method.join(view, engine.start)
+    site, _ = engine.site(tree_map(lambda leaf: leaf[1], everybody(engine, "adapt")), 0, 0)
+    outputs = method.predict(engine.task, view, method.adapt(view, state, site), engine.federation.test_x[:5])
+    assert outputs.shape == (5, 3)
+    assert outputs.isfinite().all()
+
+
+@dataclass(frozen=True)
+class Leaky(FedAvg):
+    """Uploads a trace of a state that was trained with exact gradients, hidden behind a comparison."""
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        return {"secret": torch.zeros(())}
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        reply = super().client(view, state, site)
+        seen = tree.norm(site.grad(view.model, 0))
+        marked = tree.each(lambda leaf: torch.where(state["secret"] > 2.0, leaf * 1.0001, leaf), reply.upload.model)
+        return Reply(Shared(marked), {"secret": seen})
+
+
+def test_a_method_that_uploads_what_exact_gradients_taught_it_is_refused_under_record() -> None:
+    engine, _ = assembled(Leaky())
+    assert interferes(Leaky(), engine.task, engine.federation, engine.start)
+    with pytest.raises(TacitError, match="exact gradients"):
+        assembled(Leaky(), RECORD)
+    assembled(Leaky(), CENTRAL)
+
+
+def test_more_private_queries_than_were_paid_for_fail_before_anything_is_released() -> None:
+    it = run(FedAvg(), RECORD, ragged())
+    thrifty = replace(it.engine.plan, setting=it.engine.plan.setting._replace(queries=0))
+    it.engine = replace(it.engine, plan=thrifty)
+    with pytest.raises(TacitError, match="more private queries"):
+        it.go()

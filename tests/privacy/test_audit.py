@@ -1,0 +1,112 @@
+"""Attacks on every release: they must not disprove what is true, and must disprove what is not (rule 14)."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from tacit.core import Batch, Shared
+from tacit.privacy import release as releases
+from tacit.privacy.account import gaussian_epsilon
+from tacit.privacy.audit import audit
+from tacit.privacy.clip import Fixed
+from tacit.privacy.gradient import Private
+from tacit.privacy.noise import Seeded
+from tacit.privacy.release import Totals
+
+DELTA, Z, TRIALS, OTHERS = 1e-3, 2.0, 20_000, 20.0
+CLAIM = gaussian_epsilon(Z, DELTA)
+LEVEL = torch.tensor(0)
+World = Callable[[bool], Tensor]
+"""The attacker's scores of many independent trials, with the canary or without."""
+
+
+def shout(bound: float = 1.0, size: float = 50.0) -> float:
+    """What is left of an upload that shouts in one direction, after encoding."""
+    release = releases.Grouped(Fixed(bound), (Z,), (1.0,), (1.0,))
+    upload = Shared({"w": torch.tensor([size, 0.0])})
+    return float(release.encode(release.start(), upload, LEVEL, Seeded.of(0, "x")).body["model/w"][0])
+
+
+def central(z: float = Z, clipped: bool = True, realised: bool = False) -> World:
+    """A sum of other clients' uploads; the canary adds its shout. Every coordinate is a trial of its own."""
+    release = releases.Grouped(Fixed(1.0), (z,), (OTHERS,), (1.0,))
+
+    def scores(canary: bool) -> Tensor:
+        voice = (shout() if clipped else 50.0) if canary else 0.0
+        total, count = torch.full((1, TRIALS), 100 * OTHERS + voice), OTHERS + canary
+        totals = Totals({"model/w": total}, torch.zeros(1), torch.tensor([count]))
+        mean, _ = release.decode(release.start(), totals, Seeded.of(1, "audit", int(canary)))
+        return mean.model["w"] * (OTHERS / count if realised else 1.0)
+
+    return scores
+
+
+def local(z: float = Z) -> World:
+    """One client's message; the two worlds are the two data sets that are furthest apart."""
+    release = releases.Local(Fixed(1.0), (z,), 1.0)
+
+    def scores(canary: bool) -> Tensor:
+        upload = Shared({"w": torch.tensor([50.0 if canary else -50.0])})
+        keys = torch.randint(0, 2**62, (TRIALS, 2), generator=torch.Generator().manual_seed(int(canary)))
+        message = vmap(lambda key: release.encode(release.start(), upload, LEVEL, Seeded(key)))(keys)
+        return message.body["model/w"][:, 0]
+
+    return scores
+
+
+class Linear:
+    """loss = -y w.x: the gradient of an example is -y x, as large as its row likes."""
+
+    def apply(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return x @ params["w"]
+
+    def losses(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return -y * self.apply(params, x)
+
+
+def record(z: float = Z) -> World:
+    """A private gradient over ten quiet rows; the canary is one loud row more."""
+
+    def scores(canary: bool) -> Tensor:
+        x = torch.cat([torch.full((10, 1), 0.1), torch.full((1, 1), -50.0)])
+        batch = Batch(x, torch.ones(11), torch.tensor([True] * 10 + [canary]))
+        keys = torch.randint(0, 2**62, (TRIALS, 2), generator=torch.Generator().manual_seed(10 + int(canary)))
+
+        def one(key: Tensor) -> Tensor:
+            query = Private(Linear(), lambda _: batch, 1.0, torch.tensor(z), torch.tensor(10.0), Seeded(key))
+            return query({"w": torch.zeros(1)}, 0)["w"][0]
+
+        return vmap(one)(keys)
+
+    return scores
+
+
+def attack(world: World) -> float:
+    inside, outside = (world(canary).numpy().astype(np.float64) for canary in (True, False))
+    return audit(inside, outside, CLAIM, DELTA).lower_bound
+
+
+@pytest.mark.parametrize("world", [central(), local(), record()], ids=["central", "local", "record"])
+def test_no_attack_disproves_the_stated_epsilon(world: World) -> None:
+    bound = attack(world)
+    assert bound <= CLAIM
+    assert bound > CLAIM / 4, "an attack that finds nothing would not find a bug either"
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        central(z=Z / 2),
+        central(clipped=False),
+        central(realised=True),
+        local(z=Z / 2),
+        record(z=Z / 2),
+    ],
+    ids=["noise halved", "clip skipped", "count realised", "local noise halved", "record noise halved"],
+)
+def test_a_planted_bug_is_found(world: World) -> None:
+    assert attack(world) > CLAIM
