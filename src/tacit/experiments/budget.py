@@ -204,7 +204,7 @@ def _warnings(price: Price, population: int | None) -> tuple[str, ...]:
     found = []
     if price.epsilon > LARGE:
         found.append(
-            f"epsilon {shown(price.epsilon)} is above {LARGE:g} and promises little: add noise, or do less rounds"
+            f"epsilon {shown(price.epsilon)} is above {LARGE:g} and promises little: add noise or do fewer rounds"
         )
     if population is None:
         found.append("delta was not compared with the number of people: give population")
@@ -260,7 +260,7 @@ def _every(lines: Sequence[Line]) -> Table:
     table = Table(*_COLUMNS)
     for line in lines:
         table.add_row(
-            line.scope,
+            Text(line.scope),  # a name is not markup
             shown(line.epsilon),
             line.accountant.upper(),
             shown(line.epsilon_rdp),

@@ -78,7 +78,7 @@ def _by_level(several: Sequence[Findings]) -> list[tuple[str, str]]:
 
 
 def accuracy(several: Sequence[Findings], legend: Legend) -> Section:
-    note = "Solid: personal models. Dotted: the shared model on the same rows. Mean over clients, each on its own test rows."
+    note = "Solid: personal models. Dotted: the shared model. Mean over clients, each on its own test rows."
     levels = _by_level(several)
     if len(several) == 1:
         lines = [line for place, name in levels for line in _lines(several[0], place, name, legend)]

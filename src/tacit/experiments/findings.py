@@ -106,7 +106,8 @@ def open_findings(path: Path | str) -> Findings:
 def read_statement(path: Path) -> Sequence[Any]:
     if not path.is_file():
         return ()
-    return statement(Ledger.open(path))
+    with Ledger.read(path) as ledger:
+        return statement(ledger)
 
 
 def _outcome(folder: Folder) -> tuple[int, str | None]:

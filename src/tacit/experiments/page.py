@@ -15,6 +15,7 @@ from tacit.experiments.style import CSS, SCRIPT
 
 _DASH = {"solid": "solid", "dash": "dash", "dot": "dot"}
 _LEDGER_LINES = 12
+_MARKED = 25  # points up to which a line shows them
 _MARK = '<span class="mark">simulation only</span>'
 _HEADS = ("shared mean", "personal mean", "personal variance", "worst decile")
 _METRICS = ("shared_mean", "personal_mean", "personal_variance", "personal_worst_decile")
@@ -62,7 +63,8 @@ def _guarantees(several: Sequence[Findings], legend: Legend) -> Iterator[str]:
     yield "<h2>What each group is guaranteed</h2>"
     for findings in several:
         if len(several) > 1:
-            yield f'<p class="quiet" style="margin-top:16px">{_dot(legend.colors[findings.title])}{escape(findings.title)}</p>'
+            dot = _dot(legend.colors[findings.title])
+            yield f'<p class="quiet" style="margin-top:16px">{dot}{escape(findings.title)}</p>'
         cards = [_card(findings, promise, legend) for promise in findings.facts.promises if promise.clients]
         yield f'<div class="cards">{"".join(cards)}</div>'
         lines = [words.whole(findings.facts, findings.epsilons), *findings.facts.notes, words.PERSONAL]
@@ -111,11 +113,11 @@ def _rows(findings: Findings, many: bool, legend: Legend) -> Iterator[str]:
         spent = "" if promise is None else words.spent(promise, facts, findings.epsilons.get(name))
         figures = [findings.value(place, metric) for metric in _METRICS]
         cells = "".join(f'<td class="n">{"-" if value is None else f"{value:.3f}"}</td>' for value in figures)
-        run = f"<td>{_dot(legend.colors[findings.title])}{escape(findings.title)}</td>" if many else ""
+        run = f"<td class=\"name\">{_dot(legend.colors[findings.title])}{escape(findings.title)}</td>" if many else ""
         dot = "" if many else _dot(legend.colors.get(name, NEUTRAL))
         style = " ".join(["sum"] * (promise is None) + ["first"] * (first and many))
         yield (
-            f'<tr class="{style}">{run}<td>{dot}{escape(name)}</td><td class="n">{clients:,}</td>'
+            f'<tr class="{style}">{run}<td class="name">{dot}{escape(name)}</td><td class="n">{clients:,}</td>'
             f"<td>{escape(kind)}</td><td>{escape(spent)}</td>{cells}</tr>"
         )
         first = False
@@ -127,21 +129,30 @@ def _dot(color: str) -> str:
 
 def _legend(legend: Legend) -> str:
     buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-group="{escape(name, quote=True)}">{_dot(color)}{escape(name)}</button>'
+        f'<button type="button" aria-pressed="true" data-group="{escape(name)}">{_dot(color)}{escape(name)}</button>'
         for name, color in legend.colors.items()
     )
     return f'<nav class="legend" aria-label="shown in the charts">{buttons}</nav>'
 
 
 def _charts(found: Sequence[Section], ids: Iterator[int]) -> Iterator[str]:
-    """A section of one panel beside another such one, where there is room."""
-    for section in found:
-        mark = _MARK if section.simulation else ""
-        panels = "".join(_panel(panel, next(ids)) for panel in section.panels)
-        yield (
-            f'<section><h2>{escape(section.title)} {mark}</h2><p class="note">{escape(section.note)}</p>'
-            f'<div class="panels">{panels}</div></section>'
-        )
+    """Sections below each other; after the first, those of a single panel stand side by side where there is room."""
+    for at, section in enumerate(found):
+        alone = at > 0 and len(section.panels) == 1
+        before = alone and at > 1 and len(found[at - 1].panels) == 1
+        after = alone and at + 1 < len(found) and len(found[at + 1].panels) == 1
+        yield '<div class="pair">' if alone and not before else ""
+        yield _section(section, ids)
+        yield "</div>" if alone and not after else ""
+
+
+def _section(section: Section, ids: Iterator[int]) -> str:
+    mark = _MARK if section.simulation else ""
+    panels = "".join(_panel(panel, next(ids)) for panel in section.panels)
+    return (
+        f'<section><h2>{escape(section.title)} {mark}</h2><p class="note">{escape(section.note)}</p>'
+        f'<div class="panels">{panels}</div></section>'
+    )
 
 
 def _panel(panel: Panel, number: int) -> str:
@@ -166,7 +177,8 @@ def _traces(panel: Panel) -> list[dict[str, Any]]:
         {
             **each,
             "type": "scatter",
-            "mode": "lines",
+            "mode": "lines+markers" if len(s.x) <= _MARKED and s.strong else "lines",
+            "marker": {"size": 6},
             "line": {"color": s.color, "dash": _DASH[s.style], "width": 2.5 if s.strong else 1.5},
             "hovertemplate": "%{y:.3f}",
         }

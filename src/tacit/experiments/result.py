@@ -96,7 +96,7 @@ class Result:
                 yield line
 
     def __str__(self) -> str:
-        console = Console(width=120, color_system=None, force_terminal=False)
+        console = Console(width=120, color_system=None, force_terminal=False, markup=False)
         with console.capture() as caught:
             console.print(self)
         return caught.get().rstrip("\n")

@@ -20,7 +20,7 @@ p { margin: 0 0 8px; }
 .alert { border-left: 3px solid var(--mark); background: var(--mark-paper); padding: 10px 14px; margin: 20px 0 0;
   border-radius: 0 6px 6px 0; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(280px, 1fr)); gap: 14px; margin-top: 12px; }
-.card { background: var(--card); border-radius: 8px; padding: 14px 16px; border-top: 3px solid var(--tone, var(--line)); }
+.card { background: var(--card); border-radius: 8px; padding: 14px 16px; border-top: 3px solid var(--tone); }
 .card p:last-child { margin-bottom: 0; }
 .card .figure { font-size: 22px; font-weight: 600; font-variant-numeric: tabular-nums; }
 .card .sentence { font-size: 14px; margin-top: 6px; }
@@ -28,24 +28,27 @@ p { margin: 0 0 8px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; margin-top: 10px; }
 th { text-align: left; font-weight: 600; color: var(--quiet); font-size: 13px; vertical-align: bottom; }
 th, td { padding: 7px 12px 7px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.name { white-space: nowrap; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.sum td { font-weight: 600; }
 tr.first td { border-top: 2px solid var(--line); }
 .dot { display: inline-block; width: 10px; height: 10px; border-radius: 50%; margin-right: 7px; }
 .legend { display: flex; flex-wrap: wrap; gap: 8px; margin: 18px 0 0; padding: 8px 0; position: sticky; top: 0;
   background: var(--paper); z-index: 5; }
-.legend button { font: inherit; font-size: 14px; color: var(--ink); background: var(--card); border: 1px solid var(--line);
-  border-radius: 16px; padding: 3px 12px; cursor: pointer; }
+.legend button { font: inherit; font-size: 14px; color: var(--ink); background: var(--card); cursor: pointer;
+  border: 1px solid var(--line); border-radius: 16px; padding: 3px 12px; }
 .legend button[aria-pressed="false"] { opacity: 0.4; text-decoration: line-through; }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 18px; }
 .panel { min-width: 0; }
 .chart { height: 340px; width: 100%; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 0 32px; }
 .pair > section { min-width: 0; }
+.pair .chart { height: 300px; }
 details { border-top: 1px solid var(--line); padding: 10px 0; }
 details:last-of-type { border-bottom: 1px solid var(--line); }
 summary { cursor: pointer; font-weight: 600; font-size: 15px; overflow-wrap: anywhere; }
-pre { overflow-x: auto; background: var(--card); border-radius: 8px; padding: 14px 16px; font-size: 13px; line-height: 1.5; }
+pre { overflow-x: auto; background: var(--card); border-radius: 8px; padding: 14px 16px; font-size: 13px;
+  line-height: 1.5; }
 @media (max-width: 600px) { main { padding: 24px 16px 56px; } h1 { font-size: 23px; } h2 { margin-top: 36px; }
   .chart { height: 300px; } }
 @media print { .legend { position: static; } }
@@ -62,7 +65,8 @@ function layout(given) {
   return { ...given, xaxis: axis(given.xaxis), yaxis: axis(given.yaxis), paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)", font: { color: value("--ink"), size: 13, family: "system-ui, sans-serif" },
     hoverlabel: { bgcolor: value("--card"), bordercolor: value("--line"), font: { color: value("--ink") },
-      namelength: -1 } };
+      namelength: -1 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: value("--line"), activecolor: value("--quiet") } };
 }
 const charts = [...document.querySelectorAll(".chart")].map(place => {
   const given = JSON.parse(document.getElementById(place.dataset.from).textContent);
