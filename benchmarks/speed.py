@@ -39,7 +39,8 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 TRIAL_ROUNDS = 5
 SETTLE_SECONDS = 0.02
 BUSY = 0.5
-NUMBERS = ("Median", "Quartiles", "Times")
+HEADINGS = ("System", "Setting", "Median", "Quartiles", "Ratio")
+NUMBERS = HEADINGS[2:]
 MODEL_TITLES = {"mlp": "MLP 784-100-10", "cnn": "CNN 6-16-120-84-10"}
 
 
@@ -55,8 +56,7 @@ class Setting:
     threads: int
 
     def __str__(self) -> str:
-        each = " each" if self.workers > 1 else ""
-        return f"{_count(self.workers, 'process')}, {_count(self.threads, 'thread')}{each}"
+        return f"{_count(self.workers, 'process')} x {_count(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True)
@@ -338,16 +338,11 @@ def _rows(timings: dict[str, Timing]) -> list[tuple[str, ...]]:
     ]
 
 
-def _headings(timings: dict[str, Timing]) -> tuple[str, ...]:
-    first = SYSTEMS[next(iter(timings))].title
-    return ("System", "Setting", "Median", "Quartiles", f"Times {first}")
-
-
 def print_tables(timings: Timings, console: Console) -> None:
     for model, of_model in timings.items():
         table = Table(title=MODEL_TITLES[model])
-        for heading in _headings(of_model):
-            table.add_column(heading, justify="right" if heading.startswith(NUMBERS) else "left", no_wrap=True)
+        for heading in HEADINGS:
+            table.add_column(heading, justify="right" if heading in NUMBERS else "left")
         for row in _rows(of_model):
             table.add_row(*row)
         console.print(table)
@@ -370,7 +365,7 @@ def _field(path: str, name: str) -> str | None:
 
 
 def _markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    align = ["---:" if heading.startswith(NUMBERS) else "---" for heading in headings]
+    align = ["---:" if heading in NUMBERS else "---" for heading in headings]
     return "\n".join("| " + " | ".join(row) + " |" for row in (headings, align, *rows))
 
 
@@ -393,9 +388,10 @@ def _version_lines(timings: Timings) -> str:
 
 def markdown(timings: Timings, run: Run) -> str:
     tables = "\n\n".join(
-        f"## {MODEL_TITLES[model]}\n\n{_markdown_table(_headings(of_model), _rows(of_model))}"
+        f"## {MODEL_TITLES[model]}\n\n{_markdown_table(HEADINGS, _rows(of_model))}"
         for model, of_model in timings.items()
     )
+    first = next(iter(next(iter(timings.values()))))
     tried = _markdown_table(("Model", "System", "Setting", "Median"), _tried_rows(timings))
     return f"""# Seconds a round
 
@@ -404,6 +400,8 @@ Written by `{run.command}`; do not edit.
 ![Seconds a round by system and model](speed.png)
 
 {tables}
+
+Ratio: a system's median over that of {SYSTEMS[first].title}.
 
 ## What was counted
 

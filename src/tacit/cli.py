@@ -85,7 +85,7 @@ def run(
     out: Out = Path("runs"),
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the folders of the runs and nothing else.")] = False,
 ) -> None:
-    """Run an experiment; it goes into a new folder, OUT/name-seed.
+    """Run the experiment in FILE (TOML); it goes into a new folder, OUT/name-seed.
 
     Ctrl-C once ends the run after its round, so that `--resume` goes on to the same result. Twice stops at once.
     """
@@ -120,7 +120,8 @@ def _run_one(config: "Config", out: Path, resume: bool, maybe_new: bool, quiet: 
     if quiet:
         typer.echo(folder)
     else:
-        _console().print(result, f"Kept in {folder}; see also: tacit show {folder}\n", sep="\n", soft_wrap=True)
+        _console().print(result)
+        typer.echo(f"Kept in {folder}; see also: tacit show {folder}")
     return result
 
 
@@ -130,7 +131,7 @@ def show(
     html: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
     png: Annotated[Path | None, typer.Option(help="Where to write the image.")] = None,
 ) -> None:
-    """Print the tables and guarantees of runs, and write them as one page and one image."""
+    """Print the tables and guarantees of the runs in these folders, and write them as one page and one image."""
     from tacit.experiments import report
 
     several = report.open_all(folders)
@@ -177,7 +178,7 @@ def ledger(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     all_: Annotated[bool, typer.Option("--all", help="List every account, however many there are.")] = False,
 ) -> None:
-    """Print what every account of a run has spent, replayed from the charges on disk."""
+    """Print what every account of the run in a folder has spent, replayed from the charges on disk."""
     from tacit.experiments.budget import ledger_table
     from tacit.experiments.runs import existing
 

@@ -203,9 +203,7 @@ def _derivation(
 def _warnings(price: Price, population: int | None) -> tuple[str, ...]:
     found = []
     if price.epsilon > LARGE:
-        found.append(
-            f"epsilon {shown(price.epsilon)} is above {LARGE:g} and promises little: add noise or do fewer rounds"
-        )
+        found.append(f"epsilon {shown(price.epsilon)} is above {LARGE:g} and promises little: more noise, fewer rounds")
     if population is None:
         found.append("delta was not compared with the number of people: give population")
     return tuple(found)

@@ -10,6 +10,18 @@ from tacit import methods
 from tacit.experiments.build import accepts
 from tacit.federation import sources
 
+SOURCES = {
+    "digits": "1,797 handwritten digits of 8x8; nothing is fetched",
+    "csv": "a table of numbers with a column of labels and, if you like, one of clients",
+    "hub": "a data set of the hub; nothing is fetched for a local path",
+    "mnist": "handwritten digits of 28x28, by writer too",
+    "fashion_mnist": "clothes of 28x28",
+    "cifar10": "photographs of 32x32 in colour",
+    "uci_har": "activities by motion sensors, by subject",
+    "chmnist": "tissue of 32x32 in colour, by slide",
+    "location30": "places that people visited, 446 yes/no features",
+    "clip_vitb32": "CIFAR-10 as features of a large model",
+}
 PARTITIONS = {
     "iid": "rows dealt at random, equally many to each client",
     "one-class": "each client holds rows of one class",
@@ -37,11 +49,15 @@ def data_tables() -> list[Table]:
 def _source(name: str) -> tuple[str, str]:
     if name not in sources.FILES:
         own = {"csv": "a file of yours: path = ...", "hub": "the hub, or local files in its format: path = ..."}
-        return first_line(sources.SOURCES[name].__doc__), own.get(name, "scikit-learn, already installed")
-    relative, reader = sources.FILES[name]
+        return _about(name), own.get(name, "scikit-learn, already installed")
+    relative, _ = sources.FILES[name]
     folder = os.environ.get(sources.FOLDER)
     there = folder is not None and (Path(folder) / relative).is_file()
-    return first_line(reader.__doc__), f"{relative} in ${sources.FOLDER} ({'found' if there else 'not found'})"
+    return _about(name), f"{relative} in ${sources.FOLDER} ({'found' if there else 'not found'})"
+
+
+def _about(name: str) -> str:
+    return SOURCES.get(name) or first_line(sources.SOURCES[name].__doc__)
 
 
 def methods_table() -> Table:

@@ -24,7 +24,7 @@ class Series:
     name: str
     group: str
     color: str
-    x: Sequence[float | str]
+    x: Sequence[float]
     y: Sequence[float]
     style: Style = "solid"
     strong: bool = True
@@ -95,17 +95,15 @@ def accuracy(several: Sequence[Findings], legend: Legend) -> Section:
 
 
 def _accuracy_panel(title: str, lines: Sequence[Series]) -> Panel:
-    return Panel(title, "round", "accuracy", lines, top=1.0)
+    return Panel(title, "round", "accuracy", lines, top=1.03)
 
 
 def _lines(findings: Findings, place: str, group: str, legend: Legend) -> Iterator[Series]:
-    for which, style in (("personal", "solid"), ("shared", "dot")):
-        found = findings.series(place, f"{which}_mean")
-        if len(found):
-            name, color = f"{group}, {which}", legend.colors[group]
-            yield Series(
-                name, group, color, found["round"].tolist(), found["value"].tolist(), style, which == "personal"
-            )
+    styles: dict[str, Style] = {"personal": "solid", "shared": "dot"}
+    for which, style in styles.items():
+        rounds, values = findings.series(place, f"{which}_mean")
+        if rounds:
+            yield Series(f"{group}, {which}", group, legend.colors[group], rounds, values, style, style == "solid")
 
 
 def epsilon(several: Sequence[Findings], legend: Legend) -> Iterator[Section]:
@@ -129,11 +127,10 @@ def _spending(findings: Findings, unit: str, legend: Legend, many: bool) -> Iter
         whose = f"{findings.title}, {promise.level}" if many else promise.level
         terms = f"{promise.relation}, delta {promise.delta:g}" if promise.delta else ""
         found = {name: findings.series(label(promise.level), epsilon_metric(unit, name)) for name in ("pld", "rdp")}
-        found = {name: values for name, values in found.items() if len(values)}
-        for at, (name, values) in enumerate(found.items()):
-            rounds, spent = [0, *values["round"].tolist()], [0.0, *values["value"].tolist()]
-            text = f"{whose} ({name.upper()}, {terms})"
-            yield Series(text, group, legend.colors[group], rounds, spent, "solid" if at == 0 else "dot", at == 0)
+        found = {name: pair for name, pair in found.items() if pair[0]}
+        for at, (name, (rounds, spent)) in enumerate(found.items()):
+            text, style = f"{whose} ({name.upper()}, {terms})", "solid" if at == 0 else "dot"
+            yield Series(text, group, legend.colors[group], [0, *rounds], [0.0, *spent], style, at == 0)
         if found and promise.budget is not None:
             ends, budget = [0, findings.facts.rounds], [promise.budget] * 2
             yield Series(
@@ -160,10 +157,9 @@ def _spread_panel(title: str, bars: Sequence[Series]) -> Panel:
 
 
 def _bars(findings: Findings, level: str, group: str, legend: Legend) -> Series | None:
-    table = findings.clients
-    values = table["personal"] if level == ALL else table[table["level"] == level]["personal"]
-    if not len(values):
+    values = findings.accuracies(None if level == ALL else level)
+    if not values:
         return None
-    shares = 100 * np.histogram(values.to_numpy(float), BINS)[0] / len(values)
-    names = [f"{low:.1f}-{high:.1f}" for low, high in zip(BINS[:-1], BINS[1:], strict=True)]
-    return Series(group, group, legend.colors[group], names, shares.tolist())
+    shares = 100 * np.histogram(values, BINS)[0] / len(values)
+    centres = np.round((BINS[:-1] + BINS[1:]) / 2, 3)
+    return Series(group, group, legend.colors[group], centres.tolist(), shares.tolist())

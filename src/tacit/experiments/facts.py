@@ -58,12 +58,17 @@ class Facts:
             rate=setting.rate,
             clients=len(setting.ids),
             promises=tuple(_promise(j, plan, uploads) for j in range(len(setting.choices.menu.levels))),
-            notes=plan.notes if uploads else ("nothing leaves a client, so nothing is charged",),
+            notes=plan.notes if uploads else (),
         )
 
     @property
     def levels(self) -> list[str]:
         return [promise.level for promise in self.promises]
+
+    @property
+    def shares(self) -> bool:
+        """Whether anything is uploaded, so that there is a shared model to speak of."""
+        return any(promise.standing != "nothing leaves" for promise in self.promises)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"

@@ -37,18 +37,35 @@ class Findings:
     @property
     def last(self) -> int:
         """The last round that was evaluated; 0 if none was."""
-        return int(self.metrics["round"].max()) if len(self.metrics) else 0
+        return max(self._table["round"].tolist(), default=0)
+
+    @property
+    def _table(self) -> Any:  # what pandas' own types say of a selection helps nobody
+        return self.metrics
 
     def value(self, level: str, metric: str, round: int | None = None) -> float | None:
-        """A figure of the last evaluation, or of another round; None where there is none."""
-        table = self.metrics
+        """A figure of the last evaluation, or of another round; None where there is none.
+
+        There is none of a shared model if nothing is shared: it would be that of the untrained start.
+        """
+        if not self.facts.shares and metric.startswith(("shared", "common")):
+            return None
+        table = self._table
         at = self.last if round is None else round
         found = table[(table["round"] == at) & (table["level"] == level) & (table["metric"] == metric)]["value"]
         return float(found.iloc[-1]) if len(found) else None
 
-    def series(self, level: str, metric: str) -> "pd.DataFrame":
-        table = self.metrics
-        return table[(table["level"] == level) & (table["metric"] == metric)][["round", "value"]]
+    def series(self, level: str, metric: str) -> tuple[list[int], list[float]]:
+        """Rounds and values of a figure; empty where there is none."""
+        if not self.facts.shares and metric.startswith("shared"):
+            return [], []
+        found = self._table[(self._table["level"] == level) & (self._table["metric"] == metric)]
+        return found["round"].tolist(), found["value"].tolist()
+
+    def accuracies(self, level: str | None = None) -> list[float]:
+        """Of the personal models at the end, one for each client, of one level or of all."""
+        table: Any = self.clients
+        return (table if level is None else table[table["level"] == level])["personal"].astype(float).tolist()
 
     @property
     def epsilons(self) -> dict[str, dict[str, float]]:

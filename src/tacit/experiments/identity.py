@@ -69,8 +69,6 @@ def _digest(parts: Iterable[str | Tensor | np.ndarray]) -> str:
     return found.hexdigest()
 
 
-def _bytes(array: Tensor | np.ndarray) -> bytes | memoryview:
-    flat = array.detach().cpu().contiguous().reshape(-1) if isinstance(array, Tensor) else np.ravel(array)
-    if isinstance(flat, Tensor):
-        flat = flat.view(torch.uint8).numpy()
-    return memoryview(np.ascontiguousarray(flat)).cast("B")
+def _bytes(array: Tensor | np.ndarray) -> memoryview:
+    flat = array.detach().cpu() if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
+    return flat.contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -63,16 +63,16 @@ def _guarantees(several: Sequence[Findings], legend: Legend) -> Iterator[str]:
     yield "<h2>What each group is guaranteed</h2>"
     for findings in several:
         if len(several) > 1:
-            dot = _dot(legend.colors[findings.title])
-            yield f'<p class="quiet" style="margin-top:16px">{dot}{escape(findings.title)}</p>'
-        cards = [_card(findings, promise, legend) for promise in findings.facts.promises if promise.clients]
-        yield f'<div class="cards">{"".join(cards)}</div>'
-        lines = [words.whole(findings.facts, findings.epsilons), *findings.facts.notes, words.PERSONAL]
-        yield "".join(f'<p class="note" style="margin:12px 0 0">{escape(_sentence(line))}</p>' for line in lines)
+            yield f'<p style="margin:18px 0 0">{_dot(legend.colors[findings.title])}{escape(findings.title)}</p>'
+        held = [promise for promise in findings.facts.promises if promise.clients and findings.facts.shares]
+        cards = "".join(_card(findings, promise, legend) for promise in held)
+        yield f'<div class="cards">{cards}</div>' if cards else ""
+        yield from map(_note, [words.whole(findings.facts, findings.epsilons), *findings.facts.notes])
+    yield _note(words.PERSONAL)
 
 
-def _sentence(line: str) -> str:
-    return line[:1].upper() + line[1:] + ("" if line.endswith(".") else ".")
+def _note(line: str) -> str:
+    return f'<p class="note" style="margin:12px 0 0">{escape(words.as_sentence(line))}</p>'
 
 
 def _card(findings: Findings, promise: Promise, legend: Legend) -> str:
@@ -82,7 +82,8 @@ def _card(findings: Findings, promise: Promise, legend: Legend) -> str:
     return (
         f'<div class="card" style="--tone:{tone}"><h3>{escape(promise.level)}</h3>'
         f'<p class="figure">{escape(words.headline(promise, spent))}</p>'
-        f'<p class="quiet">{promise.clients:,} clients</p><p class="sentence">{escape(_sentence(text))}</p></div>'
+        f'<p class="quiet">{escape(words.terms(promise, findings.facts, spent))}{promise.clients:,} clients</p>'
+        f'<p class="sentence">{escape(words.as_sentence(text))}</p></div>'
     )
 
 
@@ -110,10 +111,10 @@ def _rows(findings: Findings, many: bool, legend: Legend) -> Iterator[str]:
         promise = next((each for each in facts.promises if label(each.level) == place), None)
         clients = facts.clients if promise is None else promise.clients
         kind = "" if promise is None else words.guarantee(promise, facts)
-        spent = "" if promise is None else words.spent(promise, facts, findings.epsilons.get(name))
+        spent = "" if promise is None else words.spent(promise, findings.epsilons.get(name))
         figures = [findings.value(place, metric) for metric in _METRICS]
         cells = "".join(f'<td class="n">{"-" if value is None else f"{value:.3f}"}</td>' for value in figures)
-        run = f"<td class=\"name\">{_dot(legend.colors[findings.title])}{escape(findings.title)}</td>" if many else ""
+        run = f'<td class="name">{_dot(legend.colors[findings.title])}{escape(findings.title)}</td>' if many else ""
         dot = "" if many else _dot(legend.colors.get(name, NEUTRAL))
         style = " ".join(["sum"] * (promise is None) + ["first"] * (first and many))
         yield (
@@ -168,7 +169,7 @@ def _panel(panel: Panel, number: int) -> str:
 def _traces(panel: Panel) -> list[dict[str, Any]]:
     shared = [{"name": s.name, "legendgroup": s.group, "x": list(s.x), "y": list(s.y)} for s in panel.series]
     if panel.kind == "bar":
-        text = "%{y:.1f}% of the clients at %{x}"
+        text = "%{y:.1f}% of the clients, accuracy around %{x:.2f}"
         return [
             {**each, "type": "bar", "marker": {"color": s.color}, "hovertemplate": text}
             for each, s in zip(shared, panel.series, strict=True)
@@ -191,7 +192,7 @@ def _layout(panel: Panel) -> dict[str, Any]:
     if panel.top is not None:
         vertical["range"] = [0, panel.top]
     return {
-        "xaxis": {"title": panel.x_title, "showgrid": False},
+        "xaxis": {"title": panel.x_title, "showgrid": False} | ({"range": [0, 1]} if panel.kind == "bar" else {}),
         "yaxis": vertical,
         "margin": {"l": 52, "r": 12, "t": 12, "b": 48},
         "showlegend": False,

@@ -20,18 +20,19 @@ class Spending:
 
     plan: Plan
     ledger: Ledger
+    uploads: bool = True
     _level: Mapping[str, int] = field(init=False)
     _accounts: Mapping[int, Account] = field(init=False)
 
     def __post_init__(self) -> None:
-        names = self.plan.setting.choices.menu.names
-        level = {account.scope: names.index(account.scope.removeprefix("level:")) for account in self.plan.levels}
-        accounts = {level[account.scope]: account for account in self.plan.levels}
-        for k, j in enumerate(self.plan.setting.choices.level.tolist()):
-            account = self.plan.client(k)
-            if account is not None:
-                level[account.scope] = j
-                accounts.setdefault(j, account)
+        choices, level, accounts = self.plan.setting.choices, {}, {}
+        if self.uploads:
+            owned = [(choices.menu.index(a.scope.removeprefix("level:")), a) for a in self.plan.levels]
+            owned += [(j, self.plan.client(k)) for k, j in enumerate(choices.level.tolist())]
+            for j, account in owned:
+                if account is not None:
+                    level[account.scope] = j
+                    accounts.setdefault(j, account)
         object.__setattr__(self, "_level", level)
         object.__setattr__(self, "_accounts", accounts)
 

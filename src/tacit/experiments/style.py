@@ -14,7 +14,7 @@ h2 { font-size: 19px; margin: 48px 0 4px; }
 h3 { font-size: 15px; margin: 0 0 2px; }
 p { margin: 0 0 8px; }
 .quiet, figcaption { color: var(--quiet); font-size: 14px; }
-.note { color: var(--quiet); font-size: 14px; max-width: 72ch; margin-bottom: 12px; }
+.note { color: var(--quiet); font-size: 14px; max-width: 88ch; margin-bottom: 12px; }
 .mark { display: inline-block; vertical-align: 2px; margin-left: 8px; padding: 1px 8px; border-radius: 10px;
   font-size: 12px; font-weight: 500; color: var(--mark); background: var(--mark-paper); white-space: nowrap; }
 .alert { border-left: 3px solid var(--mark); background: var(--mark-paper); padding: 10px 14px; margin: 20px 0 0;
@@ -66,13 +66,13 @@ function layout(given) {
     plot_bgcolor: "rgba(0,0,0,0)", font: { color: value("--ink"), size: 13, family: "system-ui, sans-serif" },
     hoverlabel: { bgcolor: value("--card"), bordercolor: value("--line"), font: { color: value("--ink") },
       namelength: -1 },
-    modebar: { bgcolor: "rgba(0,0,0,0)", color: value("--line"), activecolor: value("--quiet") } };
+    // where a finger scrolls, dragging must not zoom
+    dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom" };
 }
 const charts = [...document.querySelectorAll(".chart")].map(place => {
   const given = JSON.parse(document.getElementById(place.dataset.from).textContent);
   Plotly.newPlot(place, given.data, layout(given.layout),
-    { responsive: true, displaylogo: false, displayModeBar: "hover",
-      modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] });
+    { responsive: true, displayModeBar: false });
   return { place, given };
 });
 dark.addEventListener("change", () =>

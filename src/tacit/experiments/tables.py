@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 
 from tacit.experiments import words
+from tacit.experiments.facts import Promise
 from tacit.experiments.findings import Findings
 from tacit.experiments.metrics import ALL, label
 
@@ -15,69 +18,80 @@ FIGURES = (
     ("personal\nvariance", "personal_variance"),
     ("worst\ndecile", "personal_worst_decile"),
 )
+_LAST = "accuracies at the last round, simulation only"
 
 
 def level_table(findings: Findings) -> Table:
-    """Levels below each other; each has its own guarantee and its own epsilon."""
+    """Levels below each other; each has its own guarantee and its own epsilon. Fits 80 columns."""
     facts = findings.facts
     common = findings.value(ALL, "common")
     shared = "" if common is None else f"; the shared model on the common test set: {common:.3f}"
-    caption = f"accuracies at round {findings.last}, simulation only{shared}"
-    table = _table(f"{findings.title}: {facts.method}, plan {facts.plan}", caption, "level")
+    table = _table(
+        f"{findings.title}: {facts.method}, plan {facts.plan}",
+        f"accuracies at round {findings.last}, simulation only{shared}",
+    )
+    table.add_column("level", overflow="fold")
+    table.add_column("clients", justify="right", no_wrap=True)
+    table.add_column("guarantee and\nepsilon spent")
+    _add_figures(table)
     for promise in facts.promises:
         if promise.clients:
-            table.add_row(promise.level, *_row(findings, promise.level))
+            cells = [promise.level, f"{promise.clients:,}", _privacy(findings, promise)]
+            table.add_row(*cells, *_accuracy(findings, label(promise.level)))
     table.add_section()
-    table.add_row("all", *_row(findings, None))
+    table.add_row("all", f"{facts.clients:,}", "", *_accuracy(findings, ALL))
     return table
 
 
-def comparison(several: Sequence[Findings]) -> Table:
+def comparison(several: Sequence[Findings]) -> Group:
     """Runs below each other, level by level. A local-only run is the baseline of every personal figure."""
-    table = _table("runs side by side", "accuracies at the last round, simulation only", "run", "level")
+    accuracy = _table("accuracy", _LAST)
+    privacy = _table("privacy", None)
+    for table in (accuracy, privacy):
+        table.add_column("run", overflow="fold")
+        table.add_column("level", overflow="fold")
+    accuracy.add_column("clients", justify="right", no_wrap=True)
+    _add_figures(accuracy)
+    privacy.add_column("guarantee and epsilon spent")
     for findings in several:
-        for promise in findings.facts.promises:
-            if promise.clients:
-                table.add_row(findings.title, promise.level, *_row(findings, promise.level))
-        table.add_row(findings.title, "all", *_row(findings, None))
-        table.add_section()
-    return table
+        held = [promise for promise in findings.facts.promises if promise.clients]
+        for promise in held:
+            row = [findings.title, promise.level]
+            accuracy.add_row(*row, f"{promise.clients:,}", *_accuracy(findings, label(promise.level)))
+            privacy.add_row(*row, _privacy(findings, promise))
+        if len(held) > 1:
+            accuracy.add_row(findings.title, "all", f"{findings.facts.clients:,}", *_accuracy(findings, ALL))
+        accuracy.add_section()
+        privacy.add_section()
+    return Group(accuracy, "", privacy)
 
 
-def _table(title: str, caption: str, *first: str) -> Table:
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
-    for name in first:
-        table.add_column(name, overflow="fold")
-    table.add_column("clients", justify="right")
-    table.add_column("guarantee", max_width=24)
-    table.add_column("epsilon spent", max_width=26)
+def _table(title: str, caption: str | None) -> Table:
+    return Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+
+
+def _add_figures(table: Table) -> None:
     for name, _ in FIGURES:
         table.add_column(name, justify="right", no_wrap=True)
-    return table
 
 
-def _row(findings: Findings, level: str | None) -> list[str]:
-    facts = findings.facts
-    accuracy = [findings.value(ALL if level is None else label(level), metric) for _, metric in FIGURES]
-    figures = ["-" if value is None else f"{value:.3f}" for value in accuracy]
-    if level is None:
-        return [f"{facts.clients:,}", "", "", *figures]
-    promise = next(each for each in facts.promises if each.level == level)
-    spent = words.spent(promise, facts, findings.epsilons.get(level))
-    return [f"{promise.clients:,}", words.guarantee(promise, facts), spent, *figures]
+def _accuracy(findings: Findings, place: str) -> list[str]:
+    values = [findings.value(place, metric) for _, metric in FIGURES]
+    return ["-" if value is None else f"{value:.3f}" for value in values]
+
+
+def _privacy(findings: Findings, promise: Promise) -> str:
+    kind = words.guarantee(promise, findings.facts)
+    if promise.standing != "protected":
+        return kind
+    return f"{kind}: epsilon {words.spent(promise, findings.epsilons.get(promise.level))}"
 
 
 def over_seeds(several: Sequence[Findings]) -> Table:
     """Mean and standard deviation over runs that differ in nothing but the seed."""
-    table = Table(
-        title=f"{several[0].facts.name}: mean and standard deviation over {len(several)} seeds",
-        caption="accuracies at the last round, simulation only",
-        title_justify="left",
-        caption_justify="left",
-    )
+    table = _table(f"{several[0].facts.name}: mean and standard deviation over {len(several)} seeds", _LAST)
     table.add_column("level")
-    for name, _ in FIGURES:
-        table.add_column(name, justify="right", no_wrap=True)
+    _add_figures(table)
     for place, name in several[0].groups():
         table.add_row(name, *(_mean_and_std(several, place, metric) for _, metric in FIGURES))
     return table

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +91,18 @@ def _go(
     resume: bool,
     progress: bool,
 ) -> Result:
-    watchers: list[Any] = []
+    uploads = bool(made.shapes.upload)
+    facts = Facts.of(str(content.get("name", "run")), parts.method, made.engine.plan, uploads)
+    recorder = Recorder(Metrics(folder and folder.metrics), facts, Spending(made.engine.plan, ledger, uploads))
+    bar = Bar(recorder, facts.name, facts.rounds)
+    watchers = (recorder, bar) if progress else (recorder,)
     run = Run(*made, ledger, parts.schedule, folder and folder.path, identity(*parts[:5]), watchers)
-    facts = Facts.of(str(content.get("name", "run")), parts.method, run.plan, bool(made.shapes.upload))
-    recorder = Recorder(Metrics(folder and folder.metrics), facts, Spending(run.plan, ledger))
     if folder is not None:
         write_atomically(folder.facts, facts.to_json().encode())
     if resume:
         run.resume()
         recorder.metrics.rewind(run.progress.round)
-    watchers.append(recorder)
-    with ExitStack() as stack:
-        stop = stack.enter_context(interruptible())
-        if progress:
-            watchers.append(stack.enter_context(Bar(recorder, facts.name, run.progress.round, facts.rounds)))
+    with interruptible() as stop, bar if progress else nullcontext():
         outcome = run.go(stop)
     return _result(run, outcome, facts, recorder, content, folder)
 

@@ -41,7 +41,7 @@ class Recorder:
 class Bar:
     """A line on the terminal: the round, accuracy, clip bound, and epsilon by level. Nothing if it is no terminal."""
 
-    def __init__(self, recorder: Recorder, name: str, done: int, rounds: int, console: Console | None = None) -> None:
+    def __init__(self, recorder: Recorder, name: str, rounds: int, console: Console | None = None) -> None:
         self._recorder = recorder
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -53,7 +53,7 @@ class Bar:
             transient=True,
         )
         self._progress.disable = not self._progress.console.is_terminal
-        self._task = self._progress.add_task(name, total=rounds, completed=done, status="")
+        self._task = self._progress.add_task(name, total=rounds, status="")
         self._accuracy = ""
 
     def __enter__(self) -> "Bar":

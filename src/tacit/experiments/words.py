@@ -11,9 +11,10 @@ PERSONAL = (
     "Personal models stay on their clients: the guarantees cover what is released, not a personal model given away."
 )
 
+_TRUSTED = "against whoever sees the released models, but not who took part in which round; the server is trusted"
 _AGAINST = {
-    "central": "against everybody who sees the released models; the server is trusted",
-    "grouped": "against everybody who sees the released models; the server is trusted",
+    "central": _TRUSTED,
+    "grouped": _TRUSTED,
     "local": "against everybody, the server included",
     "record": "against everybody, the server included",
 }
@@ -46,7 +47,7 @@ def guarantee(promise: Promise, facts: Facts) -> str:
     return f"{_UNIT[facts.unit]}, {promise.relation}"
 
 
-def spent(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
+def spent(promise: Promise, epsilon: Spent | None) -> str:
     """Epsilon so far, of what budget, at which delta, by which accountant. The unit stands beside it: `guarantee`."""
     if promise.standing in ("nothing leaves", "never asked"):
         return "0.00"
@@ -64,6 +65,14 @@ def headline(promise: Promise, epsilon: Spent | None) -> str:
     if promise.standing == "protected":
         return f"epsilon {number(next(iter(epsilon.values())))}" if epsilon else "nothing spent yet"
     return {"nothing leaves": "nothing leaves", "never asked": "never asked"}.get(promise.standing, "no guarantee")
+
+
+def terms(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
+    """What must stand beside a bare epsilon; nothing where there is none."""
+    if promise.standing != "protected" or not epsilon:
+        return ""
+    by = next(iter(epsilon)).upper()
+    return f"{_UNIT[facts.unit]}, {promise.relation}, delta {promise.delta:g}, {by}; "
 
 
 def _parts(epsilon: Spent) -> tuple[str, str]:
@@ -124,10 +133,14 @@ def whole(facts: Facts, epsilons: Mapping[str, Spent]) -> str:
 
 
 def guarantees(facts: Facts, epsilons: Mapping[str, Spent]) -> list[str]:
-    """One sentence for each level that somebody chose, one for the federation, and one on personal models."""
+    """One sentence for each level that somebody chose, one for the federation, and what they rest on."""
     held = [promise for promise in facts.promises if promise.clients]
     lines = [sentence(promise, facts, epsilons.get(promise.level)) for promise in held]
-    return [*lines, whole(facts, epsilons)]
+    return [*lines, whole(facts, epsilons), *map(as_sentence, facts.notes)]
+
+
+def as_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def warning(epsilons: Mapping[str, Spent]) -> str | None:

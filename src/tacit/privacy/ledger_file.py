@@ -38,14 +38,20 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     """Opens an existing ledger file to look only, also in a folder that cannot be written."""
     if not path.is_file():
         raise StorageError(f"no ledger at {path}: give the ledger file of a run")
-    uri, log = f"{path.absolute().as_uri()}?mode=ro", path.with_name(path.name + "-wal")
+    uri, log = path.absolute().as_uri(), path.with_name(path.name + "-wal")
+
+    def look(how: str) -> sqlite3.Connection:
+        return _or_close(
+            sqlite3.connect(f"{uri}?{how}", uri=True, timeout=_PATIENCE, check_same_thread=False), str(path)
+        )
+
     with trouble(str(path)):
         try:
-            return _or_close(sqlite3.connect(uri, uri=True, timeout=_PATIENCE, check_same_thread=False), str(path))
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorname not in ("SQLITE_CANTOPEN", "SQLITE_READONLY_DIRECTORY") or log.exists():
+            return look("mode=rw")  # SQLite shares a log with the writer, and tidies it up where it may write
+        except sqlite3.OperationalError:
+            if log.exists():
                 raise
-        return _or_close(sqlite3.connect(f"{uri}&immutable=1", uri=True, check_same_thread=False), str(path))
+        return look("immutable=1")  # nobody is writing: there is no log
 
 
 @contextmanager
@@ -80,8 +86,7 @@ def _or_close(db: sqlite3.Connection, path: str, create: bool = False) -> sqlite
         if create:
             _create(db)
         _verify(db, path)
-        if create:
-            db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA journal_mode = WAL" if create else "PRAGMA query_only = ON")
     except BaseException:
         db.close()
         raise
@@ -127,9 +132,7 @@ def _verify(db: sqlite3.Connection, path: str) -> None:
         raise TacitError(f"{path} is a database, but not a ledger: give another path, or move the file away")
     version = _value(db, "PRAGMA user_version")
     if version != VERSION:
-        raise TacitError(
-            f"ledger {path} has format {version}, and this Tacit reads {VERSION}: use the Tacit it was made with"
-        )
+        raise TacitError(f"ledger {path} has format {version}, this Tacit reads {VERSION}: use the Tacit that made it")
     if (state := _value(db, "PRAGMA quick_check(1)")) != "ok":
         raise StorageError(
             f"ledger {path} is damaged ({state}): restore a copy; a run must not go on without its record"

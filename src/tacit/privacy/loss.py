@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _FINENESS: Final = 32  # grid points in one standard deviation of an event's loss: adds less than 0.01% to epsilon
 _EVENT_POINTS: Final = 1 << 15
 _TOTAL_POINTS: Final = 1 << 20
+_MOST_EVENTS: Final = 10**7
 _FINEST: Final = 2.0**-40
 _ROUNDING: Final = 1e-16  # error of the Fourier transform in delta, for each composition (measured: 3e-17)
 
@@ -26,7 +27,8 @@ _ROUNDING: Final = 1e-16  # error of the Fourier transform in delta, for each co
 def pld_epsilon(history: Mapping["DpEvent", int], delta: float, relation: str) -> float | None:
     """An upper bound on epsilon, exact for Gaussians alone.
 
-    None where PLD has no answer: for an event that it does not model, or a delta that is lost in rounding.
+    None where PLD has no good answer: for an event that it does not model, for more than ten million of them, or for
+    a delta that is lost in rounding.
     """
     import dp_accounting as dp
 
@@ -35,7 +37,7 @@ def pld_epsilon(history: Mapping["DpEvent", int], delta: float, relation: str) -
         return gaussian_epsilon(gaussian.noise_multiplier, delta)  # type: ignore[attr-defined]
     losses = {event: _loss(event, relation) for event in history}
     left = delta - _ROUNDING * max(100, sum(history.values()))
-    if any(loss is None for loss in losses.values()) or left < delta / 2:
+    if any(loss is None for loss in losses.values()) or left < delta / 2 or sum(history.values()) > _MOST_EVENTS:
         return None
     interval = _interval([(loss, history[event]) for event, loss in losses.items() if loss is not None])
     plds = [_pld(event, relation, interval).self_compose(count) for event, count in history.items()]
@@ -93,7 +95,9 @@ def _interval(losses: Sequence[tuple[_Loss, int]]) -> float:
     """A power of two, so that grids are nested: a coarser one, taken as counts grow, never lowers epsilon."""
     finest = max(min(loss.fine for loss, _ in losses) / _FINENESS, _FINEST)
     interval = 2.0 ** math.floor(math.log2(finest))
-    total = 16 * math.sqrt(sum(count * loss.spread**2 for loss, count in losses))
+    variance = sum(count * loss.spread**2 for loss, count in losses)
+    # what the composition will span: eight deviations to each side, or what the library's tail bounds leave of it
+    total = max(16 * math.sqrt(variance), sum(2 * n * loss.spread**2 / loss.widest for loss, n in losses))
     while max(loss.widest for loss, _ in losses) > _EVENT_POINTS * interval or total > _TOTAL_POINTS * interval:
         interval *= 2
     return interval
