@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 def tell(*arguments: object, code: int = 0) -> str:
     """What a command prints, on both channels."""
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "120"})
     assert result.exit_code == code, result.output + repr(result.exception)
     return result.output
 
@@ -151,19 +151,19 @@ def test_one_line_without_a_traceback_from_a_real_process(tmp_path: Path) -> Non
 
 
 def test_ctrl_c_ends_the_round_and_the_run_resumes_to_the_same_end(file: Path, tmp_path: Path) -> None:
-    rounds = "rounds=300"
+    changes = ["rounds=120", "evaluate.every=40"]
     out = tmp_path / "runs"
-    process = python("-m", "tacit.cli", "run", file, "--set", rounds, "--out", out)
+    process = python("-m", "tacit.cli", "run", file, "--set", changes[0], "--set", changes[1], "--out", out)
     deadline = time.monotonic() + 60
-    while not (out / "tiny-0" / "metrics.csv").exists() and time.monotonic() < deadline and process.poll() is None:
+    while not (out / "tiny-0" / "checkpoint.bin").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert "Traceback" not in error
-    assert re.search(r"Ended after \d+ of 300 rounds: stopped on request. To go on: tacit run .* --resume\n", error)
-    config = with_overrides(load(file), [rounds])
-    assert checkpoint.load(out / "tiny-0" / "checkpoint.bin")["round"] < 300
+    assert re.search(r"Ended after \d+ of 120 rounds: stopped on request. To go on: tacit run .* --resume\n", error)
+    config = with_overrides(load(file), changes)
+    assert checkpoint.load(out / "tiny-0" / "checkpoint.bin")["round"] < 120
     run_config(config, out / "tiny-0", resume=True, progress=False)
     run_config(config, out / "straight", progress=False)
     one, other = (checkpoint.load(out / name / "checkpoint.bin")["model"] for name in ("tiny-0", "straight"))

@@ -198,7 +198,7 @@ def test_the_fingerprint_does_not_tell_a_default_from_the_same_value_given() -> 
 
 
 def test_the_order_of_levels_counts() -> None:
-    turned = {**CONTENT, "levels": dict(reversed(list(CONTENT["levels"].items())))}  # type: ignore[attr-defined]
+    turned = {**CONTENT, "levels": dict(reversed(list(CONTENT["levels"].items())))}
     assert fingerprint(parse(turned)) != fingerprint(tiny())
     assert first_difference(full(parse(turned)), full(tiny())) == "the order of the keys differs"
 
@@ -246,7 +246,7 @@ def test_toml_reads_back_what_was_written(content: dict) -> None:
 
 def test_a_config_cannot_change_unseen() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Config().rounds = 3  # type: ignore[misc]
+        Config().rounds = 3
 
 
 def test_overriding_nothing_changes_nothing() -> None:

@@ -175,7 +175,7 @@ def test_epsilon_grows_to_the_budget_and_stays_below_rdp(whole: Folder) -> None:
 
 @pytest.mark.parametrize(("plan", "metric"), [("local", "client_epsilon_pld"), ("record", "record_epsilon_pld")])
 def test_where_clients_have_accounts_the_worst_one_is_reported(tmp_path: Path, plan: str, metric: str) -> None:
-    result = run(tmp_path / "a", f"privacy.plan={plan}", "rounds=4")
+    result = run(tmp_path / "a", f"privacy.plan={plan}", "rounds=4", "batch=20")
     told = result.findings.value("private", metric)
     assert told == max(line.epsilon for line in result.findings.statement)
     assert 0 < (told or 0) <= 6
@@ -222,7 +222,17 @@ def test_a_run_from_python_needs_no_folder_and_prints_itself() -> None:
 
 
 def test_a_client_predicts_with_its_own_model() -> None:
-    result = small_run()
+    predicts_as_scored(small_run())
+
+
+def test_batch_statistics_of_a_prediction_are_the_clients_own() -> None:
+    data = tacit.load("digits", clients=20)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10))
+    training = tacit.Training(rounds=2, sampler=tacit.Poisson(0.3), batch=5)
+    predicts_as_scored(tacit.train(data, model, tacit.FineTuned(), training=training, progress=False))
+
+
+def predicts_as_scored(result: tacit.Result) -> None:
     data = result.run.engine.federation
     for at, score in list(zip(result.scores.clients, result.scores.personal, strict=True))[:5]:
         rows = data.test_rows(at)
@@ -241,7 +251,7 @@ def test_a_run_from_python_resumes_only_as_itself(tmp_path: Path, monkeypatch: p
         small_run(folder=tmp_path / "a")
     resumed, straight = small_run(folder=tmp_path / "a", resume=True), small_run()
     assert resumed.metrics.equals(straight.metrics)
-    with pytest.raises(TacitError, match="evaluate.every is 10 there and 2 here"):
+    with pytest.raises(TacitError, match=r"evaluate\.every is 10 there and 2 here"):
         small_run(folder=tmp_path / "a", resume=True, schedule=tacit.Schedule(evaluate_every=2))
     with pytest.raises(TacitError, match="resume needs the folder"):
         small_run(resume=True)
@@ -264,4 +274,4 @@ def test_every_public_name_is_there() -> None:
     assert all(getattr(tacit, name) is not None for name in tacit.__all__)
     assert set(dir(tacit)) == set(tacit.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        tacit.nothing  # type: ignore[attr-defined]  # noqa: B018
+        tacit.nothing  # noqa: B018

@@ -27,7 +27,7 @@ def describe(
         "method": {"value": plain(method)},
         "privacy": {"value": plain(privacy)},
         "training": {"value": plain(replace(training, chunk=None))},
-        "evaluate": {"every": schedule.evaluate_every, "sample": schedule.sample},
+        "evaluate": {"every": schedule.evaluate_every, "sample": schedule.sample or "all"},
     }
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
+OWN_ROWS = 256  # training rows that a client's batch statistics are taken from, as in the evaluation
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -63,9 +65,12 @@ class Result:
 
     def outputs(self, client: str, x: Any) -> Tensor:
         """The outputs of the client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
-        engine, view = self.run.engine, self.run.progress.server.view
-        rows, round = _rows(x, engine.federation.x), self.run.progress.round
-        who = np.array([self._position(client)])
+        engine, view, round = self.run.engine, self.run.progress.server.view, self.run.progress.round
+        rows, who = _rows(x, engine.federation.x), np.array([self._position(client)])
+        own, _ = engine.federation.take(
+            torch.arange(len(engine.federation.y))[engine.federation.rows(who[0])][:OWN_ROWS]
+        )
+        task = engine.task.with_rows(own, torch.ones(len(own), dtype=torch.bool))
         first = engine.method.join(view, engine.start)
         inputs = engine.inputs_for(self.run.store.read(who, first), who, round, "adapt")
         full = int(inputs.live.sum(1).min())
@@ -73,7 +78,7 @@ class Result:
         def one(given: Inputs) -> Tensor:
             site, _ = engine.site(given, round, full)
             state = engine.method.adapt(view, given.state, site)
-            return engine.method.predict(engine.task, view, state, rows)
+            return engine.method.predict(task, view, state, rows)
 
         return vmap(one)(inputs)[0]
 

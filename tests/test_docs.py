@@ -1,0 +1,35 @@
+"""What the documentation shows runs, and its links lead somewhere."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tacit.experiments.config import parse
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec("\n".join(blocks(page, "python")), {"__name__": "page"})
+    assert "no guarantee" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_experiments_in_a_page_are_valid(page: Path) -> None:
+    for text in blocks(page, "toml"):
+        parse(tomllib.loads(text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
