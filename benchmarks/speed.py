@@ -153,15 +153,20 @@ class Peer:
         self.workers = [Worker(command, environment) for environment in _environments(setting.workers)]
 
     def __enter__(self) -> Self:
+        """Wait until it is warm, so that the next one to start has the machine for itself."""
+        try:
+            self.about: dict[str, Any] = self._answers()[0]
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
         for worker in self.workers:
             worker.close()
-
-    def about(self) -> dict[str, Any]:
-        """Wait until it is warm; what it says about itself."""
-        return self._answers()[0]
 
     def round(self) -> float:
         """Do one round; the seconds until its last process was done."""
@@ -283,16 +288,15 @@ def _measure_model(systems: Sequence[System], model: str, repeats: int, step: St
     best = {name: min(medians, key=medians.__getitem__) for name, medians in tried.items()}
     with ExitStack() as stack:
         peers = {each.name: stack.enter_context(Peer(each, model, best[each.name])) for each in systems}
-        about = {name: peer.about() for name, peer in peers.items()}
         seconds = _take_turns(peers, repeats, lambda name: step(f"{model}: {name}"))
     return {
         name: Timing(
             seconds=seconds[name],
             setting=best[name],
             tried={str(setting): median for setting, median in tried[name].items()},
-            versions=about[name]["versions"],
+            versions=peer.about["versions"],
         )
-        for name in peers
+        for name, peer in peers.items()
     }
 
 
@@ -302,8 +306,6 @@ def _try_settings(system: System, model: str, step: Step) -> dict[Setting, float
     step(what, advance=0)
     with ExitStack() as stack:
         peers = {setting: stack.enter_context(Peer(system, model, setting)) for setting in system.settings}
-        for peer in peers.values():
-            peer.about()
         seconds = _take_turns(peers, TRIAL_ROUNDS, lambda _: step(what))
     return {setting: statistics.median(rounds) for setting, rounds in seconds.items()}
 

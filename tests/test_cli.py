@@ -151,7 +151,7 @@ def test_one_line_without_a_traceback_from_a_real_process(tmp_path: Path) -> Non
 
 
 def test_ctrl_c_ends_the_round_and_the_run_resumes_to_the_same_end(file: Path, tmp_path: Path) -> None:
-    changes = ["rounds=120", "evaluate.every=40"]
+    changes = ["rounds=200", "evaluate.every=100"]
     out = tmp_path / "runs"
     process = python("-m", "tacit.cli", "run", file, "--set", changes[0], "--set", changes[1], "--out", out)
     deadline = time.monotonic() + 60
@@ -161,9 +161,9 @@ def test_ctrl_c_ends_the_round_and_the_run_resumes_to_the_same_end(file: Path, t
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert "Traceback" not in error
-    assert re.search(r"Ended after \d+ of 120 rounds: stopped on request. To go on: tacit run .* --resume\n", error)
+    assert re.search(r"Ended after \d+ of 200 rounds: stopped on request. To go on: tacit run .* --resume\n", error)
     config = with_overrides(load(file), changes)
-    assert checkpoint.load(out / "tiny-0" / "checkpoint.bin")["round"] < 120
+    assert checkpoint.load(out / "tiny-0" / "checkpoint.bin")["round"] < 200
     run_config(config, out / "tiny-0", resume=True, progress=False)
     run_config(config, out / "straight", progress=False)
     one, other = (checkpoint.load(out / name / "checkpoint.bin")["model"] for name in ("tiny-0", "straight"))

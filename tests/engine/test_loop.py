@@ -176,7 +176,7 @@ def test_ratio_zero_neither_asks_nor_charges_private_clients() -> None:
 def test_ratio_one_adds_exactly_the_noise_of_dp_fedavg() -> None:
     """Uniform weights: the private sum's noise enters the mean divided by the expected cohort, as in DP-FedAvg."""
     grouped = run(FedAvg(), GROUPED).plan.release
-    noise = grouped.weights[0] * grouped.multipliers[0] / grouped.expected[0]  # pyright: ignore[reportAttributeAccessIssue]
+    noise = grouped.merge.weights[0] * grouped.multipliers[0] / grouped.expected[0]  # pyright: ignore[reportAttributeAccessIssue]
     assert noise == pytest.approx(1.0 / (0.5 * 20))
 
 

@@ -1,4 +1,5 @@
 import json
+import signal
 import threading
 from pathlib import Path
 
@@ -175,7 +176,7 @@ def test_epsilon_grows_to_the_budget_and_stays_below_rdp(whole: Folder) -> None:
 
 @pytest.mark.parametrize(("plan", "metric"), [("local", "client_epsilon_pld"), ("record", "record_epsilon_pld")])
 def test_where_clients_have_accounts_the_worst_one_is_reported(tmp_path: Path, plan: str, metric: str) -> None:
-    result = run(tmp_path / "a", f"privacy.plan={plan}", "rounds=4", "batch=20")
+    result = run(tmp_path / "a", f"privacy.plan={plan}", "rounds=4")
     told = result.findings.value("private", metric)
     assert told == max(line.epsilon for line in result.findings.statement)
     assert 0 < (told or 0) <= 6
@@ -255,6 +256,18 @@ def test_a_run_from_python_resumes_only_as_itself(tmp_path: Path, monkeypatch: p
         small_run(folder=tmp_path / "a", resume=True, schedule=tacit.Schedule(evaluate_every=2))
     with pytest.raises(TacitError, match="resume needs the folder"):
         small_run(resume=True)
+
+
+def test_ctrl_c_once_asks_and_twice_stops_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible() as stop:
+        assert not stop()
+        signal.raise_signal(signal.SIGINT)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "press Ctrl-C again to stop at once" in capfd.readouterr().err
 
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:

@@ -12,7 +12,7 @@ CONTENT = {
     "name": "tiny",
     "rounds": 8,
     "rate": 0.3,
-    "batch": 5,
+    "batch": 20,
     "data": {"clients": 20},
     "model": {"name": "softmax"},
     "method": {"name": "ditto", "lr": 0.5},
@@ -25,7 +25,7 @@ TEXT = """
 name = "tiny"
 rounds = 8
 rate = 0.3
-batch = 5
+batch = 20
 data = { clients = 20 }
 model = { name = "softmax" }
 method = { name = "ditto", lr = 0.5 }

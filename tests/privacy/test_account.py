@@ -144,6 +144,15 @@ def test_more_rounds_cost_more(rate: float, z: float, delta: float, count: int, 
     assert before <= after
 
 
+@pytest.mark.parametrize(("rate", "z"), [(0.05, 1.4), (0.001, 0.6), (0.3, 0.5)])
+def test_cost_never_falls_where_the_grid_or_the_accountant_changes(rate: float, z: float) -> None:
+    """Coarser grids for more rounds, and RDP beyond what PLD composes well."""
+    counts = [2**k for k in range(0, 18, 3)] + [2**18, 2**18 + 1, 2**30]
+    costs = curve(poisson(rate, z), counts, 1e-5, "add/remove")
+    assert costs == sorted(costs)
+    assert answer({poisson(rate, z): 2**30}, 1e-5, "add/remove").accountant == "rdp"
+
+
 @few
 @given(rates, noises, st.integers(1, 1000), st.floats(1.01, 3))
 def test_less_noise_and_a_higher_rate_cost_more(rate: float, z: float, count: int, factor: float) -> None:
@@ -182,17 +191,16 @@ def test_repeated_randomised_response_is_counted_every_time() -> None:
     once = math.log(3)
     for relation in ("replace", "replace-one"):
         one, ten = curve(event, [1, 10], 1e-9, relation)
-        assert one == pytest.approx(once, rel=0.01)
-        assert once <= one
-        assert 5 * once < ten <= 10 * once * 1.01
+        assert one == pytest.approx(once)
+        assert 5 * once < ten <= 10 * once
         assert epsilon({dp.SelfComposedDpEvent(event, 10): 1}, 1e-9, relation) == ten
     with pytest.raises(TacitError, match="add/remove"):
         epsilon({event: 1}, 1e-9, "add/remove")
 
 
 def test_laplace_alone_costs_at_most_its_pure_epsilon() -> None:
-    assert 1.9 < epsilon({dp.LaplaceDpEvent(0.5): 1}, 1e-6, "add/remove") <= 2.05
-    assert epsilon({dp.LaplaceDpEvent(0.5): 4}, 1e-6, "add/remove") <= 8.2
+    assert 1.99 < epsilon({dp.LaplaceDpEvent(0.5): 1}, 1e-6, "add/remove") <= 2
+    assert 7 < epsilon({dp.LaplaceDpEvent(0.5): 4}, 1e-6, "add/remove") <= 8
 
 
 def test_fixed_size_cohorts_are_answered_by_rdp_and_say_so() -> None:

@@ -14,6 +14,7 @@ from tacit.privacy.account import gaussian_epsilon
 from tacit.privacy.audit import audit
 from tacit.privacy.clip import Fixed
 from tacit.privacy.gradient import Private
+from tacit.privacy.merge import Weighted
 from tacit.privacy.noise import Seeded
 from tacit.privacy.release import Totals
 
@@ -26,19 +27,19 @@ World = Callable[[bool], Tensor]
 
 def shout(bound: float = 1.0, size: float = 50.0) -> float:
     """What is left of an upload that shouts in one direction, after encoding."""
-    release = releases.Grouped(Fixed(bound), (Z,), (1.0,), (1.0,))
+    release = releases.Grouped(Fixed(bound), (Z,), (1.0,), Weighted((1.0,)))
     upload = Shared({"w": torch.tensor([size, 0.0])})
     return float(release.encode(release.start(), upload, LEVEL, Seeded.of(0, "x")).body["model/w"][0])
 
 
 def central(z: float = Z, clipped: bool = True, realised: bool = False) -> World:
     """A sum of other clients' uploads; the canary adds its shout. Every coordinate is a trial of its own."""
-    release = releases.Grouped(Fixed(1.0), (z,), (OTHERS,), (1.0,))
+    release = releases.Grouped(Fixed(1.0), (z,), (OTHERS,), Weighted((1.0,)))
 
     def scores(canary: bool) -> Tensor:
         voice = (shout() if clipped else 50.0) if canary else 0.0
         total, count = torch.full((1, TRIALS), 100 * OTHERS + voice), OTHERS + canary
-        totals = Totals({"model/w": total}, torch.zeros(1), torch.tensor([count]))
+        totals = Totals({"model/w": total}, torch.zeros(1), torch.zeros(1), torch.tensor([count]))
         mean, _ = release.decode(release.start(), totals, Seeded.of(1, "audit", int(canary)))
         return mean.model["w"] * (OTHERS / count if realised else 1.0)
 

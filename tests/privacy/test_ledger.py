@@ -205,6 +205,19 @@ def test_a_scope_keeps_its_unit_and_relation() -> None:
         assert ledger.spent("client:a") == Counter({GAUSSIAN: 2})
 
 
+def test_one_round_cannot_charge_a_scope_by_two_units() -> None:
+    with Ledger.open(":memory:") as ledger:
+        with pytest.raises(TacitError, match="client:a is charged by two"):
+            ledger.charge(0, [client("a"), Charge("client:a", "record", "replace", GAUSSIAN)])
+        assert ledger.scopes() == []
+
+
+@pytest.mark.parametrize(("eps", "delta"), [(1.0, math.nan), (1.0, 1.0), (-1.0, 0.1), (math.nan, 0.1)])
+def test_impossible_promises_are_refused(eps: float, delta: float) -> None:
+    with Ledger.open(":memory:") as ledger, pytest.raises(TacitError, match="cannot be promised"):
+        ledger.budget("client:a", "client", "replace", eps, delta)
+
+
 def test_a_charge_for_nothing_is_refused() -> None:
     with pytest.raises(TacitError, match="0 events"):
         client("a", count=0)

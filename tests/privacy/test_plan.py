@@ -57,13 +57,13 @@ def test_every_level_is_calibrated_to_its_own_budget_for_the_whole_run() -> None
 def test_the_ratio_weighs_private_clients_against_open_ones(ratio: float, expected: tuple[float, ...]) -> None:
     choices = by_fraction(MENU, 1000, {"mild": 0.4, "open": 0.1}, seed=0)
     release = plans.Grouped(Fixed(1.0), ratio=ratio).plan(setting(choices)).release
-    assert release.weights == pytest.approx(expected)  # pyright: ignore[reportAttributeAccessIssue]
+    assert release.merge.weights == pytest.approx(expected)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_a_level_that_nobody_chose_costs_and_weighs_nothing() -> None:
     plan = plans.Grouped(Fixed(1.0)).plan(setting(by_fraction(MENU, 1000, {"open": 0.1}, seed=0)))
     assert [account.scope for account in plan.levels] == ["level:strict"]
-    assert plan.release.weights[1] == 0  # pyright: ignore[reportAttributeAccessIssue]
+    assert plan.release.merge.weights[1] == 0  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_ratio_zero_without_open_clients_is_refused() -> None:

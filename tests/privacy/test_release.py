@@ -12,6 +12,7 @@ from tacit import tree
 from tacit.core import Shared, Tree
 from tacit.privacy import release as releases
 from tacit.privacy.clip import Clip, Fixed, Quantile
+from tacit.privacy.merge import Weighted
 from tacit.privacy.noise import Secure, Seeded
 from tacit.privacy.release import Message, Totals, admit
 
@@ -21,12 +22,12 @@ ZERO = {"model/w": torch.zeros(50, 40), "model/b": torch.zeros(()), "extra/c": t
 
 def grouped(clip: Clip, *z: float, expected: float = 10.0, sensitivity: float = 1.0) -> releases.Grouped:
     share = 1 / len(z)
-    return releases.Grouped(clip, z, (expected,) * len(z), (share,) * len(z), sensitivity)
+    return releases.Grouped(clip, z, (expected,) * len(z), Weighted((share,) * len(z)), sensitivity)
 
 
 def totals_of(bodies: list[Tree], bits: list[float]) -> Totals:
     body = {name: torch.stack([b[name] for b in bodies]) for name in bodies[0]}
-    return Totals(body, torch.tensor(bits), torch.ones(len(bodies)))
+    return Totals(body, torch.tensor(bits), torch.zeros(len(bodies)), torch.ones(len(bodies)))
 
 
 def released(release: releases.Grouped, totals: Totals, draws: int) -> Tensor:
@@ -71,7 +72,7 @@ def test_each_level_has_its_own_noise_and_the_open_one_none() -> None:
     release = grouped(Fixed(1.0), 0.5, 2.0, 0.0)
     for level, z in enumerate((0.5, 2.0, 0.0)):
         alone = releases.Grouped(
-            Fixed(1.0), release.multipliers, release.expected, tuple(float(j == level) for j in range(3))
+            Fixed(1.0), release.multipliers, release.expected, Weighted(tuple(float(j == level) for j in range(3)))
         )
         rows = released(alone, totals_of([ZERO] * 3, [0.0] * 3), 30)
         assert rows.std().item() == pytest.approx(z / 10, rel=0.02, abs=1e-12)
@@ -86,7 +87,7 @@ def test_the_divisor_is_the_expected_count_never_the_realised_one() -> None:
     body = {"model/b": torch.tensor([3.0])}
     release = grouped(Fixed(1.0), 0.0, expected=10.0)
     for realised in (1.0, 30.0):
-        totals = Totals({"model/b": torch.tensor([[3.0]])}, torch.zeros(1), torch.tensor([realised]))
+        totals = Totals({"model/b": torch.tensor([[3.0]])}, torch.zeros(1), torch.zeros(1), torch.tensor([realised]))
         mean, _ = release.decode(release.start(), totals, Seeded.of(0, "x"))
         assert mean.model["b"].item() == pytest.approx(body["model/b"].item() / 10)
 
@@ -112,11 +113,13 @@ def test_noise_std_of_a_local_message_matches_the_event(clip: Clip) -> None:
 def test_a_moving_bound_settles_at_the_target_quantile_from_below_and_from_above() -> None:
     norms = torch.linspace(0.01, 2.0, 200)
     for start in (0.1, 10.0):
-        release = releases.Grouped(Quantile(start, target=0.5), (0.5,), (200.0,), (1.0,))
+        release = releases.Grouped(Quantile(start, target=0.5), (0.5,), (200.0,), Weighted((1.0,)))
         state = release.start()
         for i in range(120):
             bits = (norms <= state["bound"]).float() - 0.5
-            totals = Totals({"model/b": torch.zeros(1, 1)}, bits.sum().reshape(1), torch.tensor([200.0]))
+            totals = Totals(
+                {"model/b": torch.zeros(1, 1)}, bits.sum().reshape(1), torch.zeros(1), torch.tensor([200.0])
+            )
             _, state = release.decode(state, totals, Seeded.of(0, "quantile", i))
         assert float(state["bound"]) == pytest.approx(1.0, abs=0.15)
 
@@ -148,14 +151,15 @@ def test_neighbouring_cohorts_differ_by_at_most_the_sensitivity() -> None:
 def test_open_is_the_plain_mean_and_counts_a_broken_upload_as_zero() -> None:
     release = releases.Open()
     uploads = [Shared({"w": torch.tensor([2.0])}), Shared({"w": torch.tensor([float("nan")])})]
-    bodies = [release.encode({}, u, LEVEL, Seeded.of(0, "x")).body for u in uploads]
-    total = Totals({"model/w": sum(b["model/w"] for b in bodies)[None]}, torch.zeros(1), torch.tensor([2.0]))  # pyright: ignore[reportIndexIssue]
+    bodies = [release.encode({}, u, LEVEL, Seeded.of(0, "x")).body["model/w"] for u in uploads]
+    none = torch.zeros(1)
+    total = Totals({"model/w": torch.stack(bodies).sum(0, keepdim=True)}, none, none, torch.tensor([2.0]))
     mean, _ = release.decode({}, total, Seeded.of(0, "x"))
     assert mean.model["w"].item() == 1.0
 
 
 def good() -> Message:
-    return Message({"model/w": torch.tensor([3.0, 4.0])}, torch.tensor(0.5))
+    return Message({"model/w": torch.tensor([3.0, 4.0])}, torch.tensor(0.5), torch.tensor(0.0))
 
 
 def test_the_server_clips_again_what_it_receives() -> None:
@@ -177,7 +181,7 @@ def test_the_server_clips_again_what_it_receives() -> None:
     ids=["missing", "extra", "shape", "dtype", "nan", "inf"],
 )
 def test_a_malformed_message_is_not_admitted(body: Tree) -> None:
-    assert admit(Message(body, torch.tensor(0.5)), good().body, 1.0) is None
+    assert admit(Message(body, torch.tensor(0.5), torch.tensor(0.0)), good().body, 1.0) is None
 
 
 def test_secure_noise_is_standard_normal_and_never_repeats() -> None:

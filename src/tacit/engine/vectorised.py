@@ -151,7 +151,7 @@ class Vectorised:
     def _nothing(self, like: Tree) -> Totals:
         levels = len(self.plan.setting.choices.menu.levels)
         body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), like)
-        return Totals(body, torch.zeros(levels), torch.zeros(levels))
+        return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))
 
     def _add(self, totals: Totals, messages: Message, level: Tensor) -> Totals:
         belongs = torch.nn.functional.one_hot(level, len(totals.members)).T
@@ -164,8 +164,11 @@ class Vectorised:
             totals.body,
             messages.body,
         )
-        bits = totals.bit + belongs.to(messages.bit.dtype) @ messages.bit
-        return Totals(body, bits, totals.members + belongs.sum(1))
+        bits, power = (
+            total + belongs.to(values.dtype) @ values
+            for total, values in ((totals.bit, messages.bit), (totals.power, messages.power))
+        )
+        return Totals(body, bits, power, totals.members + belongs.sum(1))
 
 
 class Probe(NamedTuple):

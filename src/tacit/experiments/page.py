@@ -91,7 +91,8 @@ def _figures(several: Sequence[Findings], legend: Legend) -> str:
     many = len(several) > 1
     heads = [*(["run"] if many else []), "level", "clients", "guarantee", "epsilon spent", *_HEADS]
     numeric = {"clients", *_HEADS}
-    head = "".join(f'<th class="n">{name}</th>' if name in numeric else f"<th>{name}</th>" for name in heads)
+    kinds = {**dict.fromkeys(numeric, "n"), "guarantee": "wide", "epsilon spent": "wide"}
+    head = "".join(f'<th class="{kinds.get(name, "")}">{name}</th>' for name in heads)
     rows = [row for findings in several for row in _rows(findings, many, legend)]
     common = [(f, value) for f in several if (value := f.value(ALL, "common")) is not None]
     shared = "; ".join(f"{_whose(f, several)}{value:.3f}" for f, value in common)
@@ -119,7 +120,7 @@ def _rows(findings: Findings, many: bool, legend: Legend) -> Iterator[str]:
         style = " ".join(["sum"] * (promise is None) + ["first"] * (first and many))
         yield (
             f'<tr class="{style}">{run}<td class="name">{dot}{escape(name)}</td><td class="n">{clients:,}</td>'
-            f"<td>{escape(kind)}</td><td>{escape(spent)}</td>{cells}</tr>"
+            f'<td class="wide">{escape(kind)}</td><td class="wide">{escape(spent)}</td>{cells}</tr>'
         )
         first = False
 

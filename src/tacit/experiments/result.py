@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,6 @@ from tacit.engine.loop import Run
 from tacit.engine.vectorised import Inputs
 from tacit.errors import TacitError
 from tacit.experiments import words
-from tacit.experiments.complaints import nearest
 from tacit.experiments.findings import Findings
 from tacit.experiments.tables import level_table
 from tacit.federation.data import as_input
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 OWN_ROWS = 256  # training rows that a client's batch statistics are taken from, as in the evaluation
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """A run that has ended. `stopped` says why it ended early; None if it did not.
 
@@ -67,9 +68,8 @@ class Result:
         """The outputs of the client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
         engine, view, round = self.run.engine, self.run.progress.server.view, self.run.progress.round
         rows, who = _rows(x, engine.federation.x), np.array([self._position(client)])
-        own, _ = engine.federation.take(
-            torch.arange(len(engine.federation.y))[engine.federation.rows(who[0])][:OWN_ROWS]
-        )
+        held = engine.federation.rows(int(who[0]))
+        own, _ = engine.federation.take(torch.arange(held.start, min(held.stop, held.start + OWN_ROWS)))
         task = engine.task.with_rows(own, torch.ones(len(own), dtype=torch.bool))
         first = engine.method.join(view, engine.start)
         inputs = engine.inputs_for(self.run.store.read(who, first), who, round, "adapt")
@@ -85,7 +85,9 @@ class Result:
     def _position(self, client: str) -> int:
         ids = self.run.engine.federation.ids
         if client not in ids:
-            raise TacitError(f"there is no client '{client}': {nearest(str(client), list(ids[:1000]))}")
+            near = get_close_matches(str(client), ids, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"ids are like '{ids[0]}'"
+            raise TacitError(f"there is no client '{client}' among the {len(ids):,}: {hint}")
         return ids.index(client)
 
     def save_html(self, path: Path | str) -> Path:
@@ -99,6 +101,13 @@ class Result:
         for line in [*self.guarantees(), self.findings.standing, words.warning(self.findings.epsilons)]:
             if line:
                 yield line
+
+    def __repr__(self) -> str:
+        facts = self.findings.facts
+        return f"Result({facts.name}: {facts.method}, plan {facts.plan}, {self.findings.done} of {facts.rounds} rounds)"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         console = Console(width=120, color_system=None, force_terminal=False, markup=False)

@@ -50,7 +50,7 @@ summary { cursor: pointer; font-weight: 600; font-size: 15px; overflow-wrap: any
 pre { overflow-x: auto; background: var(--card); border-radius: 8px; padding: 14px 16px; font-size: 13px;
   line-height: 1.5; }
 @media (max-width: 600px) { main { padding: 24px 16px 56px; } h1 { font-size: 23px; } h2 { margin-top: 36px; }
-  .chart { height: 300px; } }
+  .chart { height: 300px; } .wide { display: none; } th.n { white-space: normal; } }
 @media print { .legend { position: static; } }
 """
 

@@ -104,6 +104,10 @@ class Ledger:
 
         On disk no later than the scope's next charge.
         """
+        if not 0 <= delta < 1 or (epsilon is not None and not epsilon >= 0):
+            raise TacitError(
+                f"{scope} cannot be promised epsilon {epsilon} and delta {delta}: give numbers of at least 0"
+            )
         line = Budget(scope, unit, relation, epsilon, delta, accountant, note)
         with self._lock:
             known = self._budgets.get(scope)
@@ -186,8 +190,8 @@ class Ledger:
     @contextmanager
     def _transaction(self, terms: Iterable[_Terms] = ()) -> Iterator[sqlite3.Connection]:
         """All or nothing: the terms of the scopes, the budget lines that are not yet on disk, and the caller's rows."""
-        terms = {*terms, *(astuple(line)[:3] for line in self._pending)}
         with self._lock, trouble(self._path):
+            terms = {*terms, *(astuple(line)[:3] for line in self._pending)}
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany("INSERT INTO scopes VALUES (?, ?, ?)", terms)
@@ -239,6 +243,9 @@ def _rows(charges: Sequence[Charge]) -> list[tuple[str, str, str, str, int]]:
     merged: Counter[tuple[str, str, str, str]] = Counter()
     for charge in charges:
         merged[charge.scope, charge.unit, charge.relation, to_json(charge.event)] += int(charge.count)
+    kinds = Counter(scope for scope, _, _ in {key[:3] for key in merged})
+    if mixed := [scope for scope, n in kinds.items() if n > 1]:
+        raise TacitError(f"{mixed[0]} is charged by two units or relations in one round: one scope has one of each")
     return sorted((*key, count) for key, count in merged.items())
 
 

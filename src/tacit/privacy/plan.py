@@ -16,7 +16,7 @@ Read this file to check a claim.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tacit.privacy import release as releases
 from tacit.privacy.account import Accountant, Relation, calibrate
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Choices, Level
+from tacit.privacy.merge import Merge, Optimal, Weighted
 from tacit.privacy.sampling import BatchRule, Sampler
 
 
@@ -118,25 +119,29 @@ class Open:
 class Grouped:
     """Each level has its own noise and its own epsilon; `ratio` is the weight of a private client beside an open one.
 
-    1 weighs all clients alike, 0 does not ask the private ones at all.
+    1 weighs all clients alike, 0 does not ask the private ones at all, "optimal" weighs noise against bias in every
+    round (`horizon`: see `merge.Optimal`).
     """
 
     clip: Clip = field(default_factory=Quantile)
-    ratio: float = 1.0
+    ratio: float | Literal["optimal"] = 1.0
     project: bool = False
+    horizon: float = 100.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.ratio <= 1:
+        if self.ratio != "optimal" and not (isinstance(self.ratio, int | float) and 0 <= self.ratio <= 1):
             raise TacitError(
-                f"ratio must lie between 0 (private clients are not asked) and 1 (uniform), not {self.ratio}"
+                f"ratio must lie between 0 (private clients are not asked) and 1 (uniform), or be 'optimal', "
+                f"not {self.ratio!r}"
             )
+        Optimal((1.0,), self.horizon)
 
     def plan(self, setting: Setting) -> Plan:
         menu, counts = setting.choices.menu.levels, setting.choices.counts
-        weights = _weights(menu, counts, self.ratio)
+        merge, notes = self._merge(setting.choices)
         accounts, multipliers = [], []
-        for level, weight in zip(menu, weights, strict=True):
-            z = _central_noise(level, setting) if level.private and weight > 0 else 0.0
+        for j, level in enumerate(menu):
+            z = _central_noise(level, setting) if level.private and merge.asks(j) else 0.0
             multipliers.append(z)
             if z > 0:
                 event = setting.sampler.event(_gaussian(z), len(setting.ids))
@@ -145,7 +150,7 @@ class Grouped:
             clip=self.clip,
             multipliers=tuple(multipliers),
             expected=tuple(setting.rate * n for n in counts),
-            weights=weights,
+            merge=merge,
             sensitivity=setting.sampler.sensitivity,
         )
         return Plan(
@@ -156,8 +161,17 @@ class Grouped:
             levels=tuple(accounts),
             project=self.project,
             multipliers=tuple(multipliers),
-            asked_levels=tuple(weight > 0 for weight in weights),
+            asked_levels=tuple(merge.asks(j) for j in range(len(menu))),
+            notes=notes,
         )
+
+    def _merge(self, choices: Choices) -> tuple[Merge, tuple[str, ...]]:
+        menu, counts = choices.menu.levels, choices.counts
+        if self.ratio != "optimal":
+            return Weighted(_weights(menu, counts, self.ratio)), ()
+        if not (~choices.private).any():
+            return Weighted(_weights(menu, counts, 1.0)), ("nobody opted out, so optimal weights are the shares",)
+        return Optimal(tuple(n / sum(counts) for n in counts), self.horizon), ()
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,18 @@ from tacit import tree
 from tacit.core import Shared, Tree
 from tacit.privacy import noise as noises
 from tacit.privacy.clip import Clip, clip
+from tacit.privacy.merge import Merge, Released
 
 
 class Message(NamedTuple):
-    """What leaves a client: its clipped upload and, for a moving clip bound, one bit as +-1/2."""
+    """What leaves a client: its clipped upload, for a moving clip bound one bit as +-1/2, and its squared norm.
+
+    The squared norm is sent by clients that opted out; for all others it is zero.
+    """
 
     body: Tree
     bit: Tensor
+    power: Tensor
 
 
 class Totals(NamedTuple):
@@ -29,6 +34,7 @@ class Totals(NamedTuple):
 
     body: Tree
     bit: Tensor
+    power: Tensor
     members: Tensor
 
 
@@ -51,7 +57,7 @@ class Open:
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         body, _ = clip(tree.join(upload), torch.inf)
-        return Message(body, torch.zeros(()))
+        return Message(body, torch.zeros(()), torch.zeros(()))
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
         several = totals.members.sum().clamp(min=1)
@@ -69,28 +75,44 @@ class Grouped:
     clip: Clip
     multipliers: tuple[float, ...]  # z of each level, 0 for a level without a guarantee
     expected: tuple[float, ...]  # sampled clients of each level in expectation
-    weights: tuple[float, ...]  # share of each level in the mean; 0: not asked
+    merge: Merge
     sensitivity: float = 1.0  # of a sum of unit vectors: 1 add/remove, 2 replace-one
 
     def start(self) -> Tree:
-        return {"bound": torch.tensor(self.clip.bound, dtype=torch.float64)}
+        return _start(self.clip) | tree.prefix("merge", self.merge.start(len(self.multipliers)))
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
-        return _clipped(state, upload)
+        message = _clipped(state, upload)
+        opted_out = (torch.tensor(self.multipliers) == 0)[level]
+        return message._replace(power=torch.where(opted_out, tree.norm(message.body).square(), 0.0))
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
-        bound = float(state["bound"])
-        mean = tree.each(lambda leaf: torch.zeros_like(leaf[0]), totals.body)
         bits, asked = torch.zeros((), dtype=torch.float64), 0.0
-        for j, (z, expected, weight) in enumerate(zip(self.multipliers, self.expected, self.weights, strict=True)):
-            if weight == 0 or expected == 0:
+        released: list[Released | None] = []
+        for j, (z, expected) in enumerate(zip(self.multipliers, self.expected, strict=True)):
+            if expected == 0 or not self.merge.asks(j):
+                released.append(None)
                 continue
-            total = tree.each(lambda leaf, j=j: leaf[j], totals.body)
-            noisy = noises.add(total, self.clip.multiplier(z) * self.sensitivity * bound, noise)
-            mean = tree.axpy(weight / expected, noisy, mean)
+            released.append(self._mean(j, float(state["bound"]), totals, noise))
             bit_noise = noise.normal(1, torch.float64)[0] * self.clip.bit_std(z) * self.sensitivity
             bits, asked = bits + totals.bit[j].double() + bit_noise, asked + expected
-        return tree.split(mean), _moved(self.clip, state, bits, asked)
+        weights, memory = self.merge.weigh(tree.strip("merge", state), released, self._power(totals))
+        mean = tree.each(lambda leaf: torch.zeros_like(leaf[0]), totals.body)
+        for weight, level in zip(weights.tolist(), released, strict=True):
+            mean = mean if level is None else tree.axpy(weight, level.mean, mean)
+        return tree.split(mean), _moved(self.clip, state, bits, asked) | tree.prefix("merge", memory)
+
+    def _mean(self, j: int, bound: float, totals: Totals, noise: noises.Noise) -> Released:
+        std = self.clip.multiplier(self.multipliers[j]) * self.sensitivity * bound
+        noisy = noises.add(tree.each(lambda leaf: leaf[j], totals.body), std, noise)
+        mean = tree.scale(noisy, 1 / self.expected[j])
+        return Released(mean, tree.size(mean) * (std / self.expected[j]) ** 2, self.expected[j])
+
+    def _power(self, totals: Totals) -> Tensor:
+        """Mean squared norm of the uploads of clients that opted out; 0 if there are none."""
+        opted_out = [j for j, z in enumerate(self.multipliers) if z == 0 and self.expected[j] > 0]
+        several = sum(self.expected[j] for j in opted_out)
+        return totals.power[opted_out].sum() / several if opted_out else torch.zeros(())
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,7 @@ class Local:
     expected: float
 
     def start(self) -> Tree:
-        return {"bound": torch.tensor(self.clip.bound, dtype=torch.float64)}
+        return _start(self.clip)
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         message = _clipped(state, upload)
@@ -110,16 +132,21 @@ class Local:
         bit_std = torch.tensor([2 * self.clip.bit_std(z) for z in self.multipliers], dtype=torch.float64)[level]
         first = next(iter(message.body.values()), message.bit)
         body = noises.add(message.body, (std * state["bound"]).to(first.dtype), noise)
-        return Message(body, message.bit + (noise.normal(1, torch.float64)[0] * bit_std).to(message.bit.dtype))
+        bit = message.bit + (noise.normal(1, torch.float64)[0] * bit_std).to(message.bit.dtype)
+        return Message(body, bit, message.power)
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
         mean = tree.each(lambda leaf: leaf.sum(0) / self.expected, totals.body)
         return tree.split(mean), _moved(self.clip, state, totals.bit.double().sum(), self.expected)
 
 
+def _start(rule: Clip) -> Tree:
+    return {"bound": torch.tensor(rule.bound, dtype=torch.float64)}
+
+
 def _clipped(state: Tree, upload: Shared) -> Message:
     body, inside = clip(tree.join(upload), state["bound"])
-    return Message(body, inside.to(torch.float32) - 0.5)
+    return Message(body, inside.to(torch.float32) - 0.5, torch.zeros(()))
 
 
 def _moved(rule: Clip, state: Tree, bits: Tensor, asked: float) -> Tree:
@@ -131,13 +158,16 @@ def _moved(rule: Clip, state: Tree, bits: Tensor, asked: float) -> Tree:
 def admit(message: Message, like: Mapping[str, Tensor], bound: float | Tensor) -> Message | None:
     """A received message, clipped again (a client's word is not a bound), or None if it is malformed.
 
-    None for missing or extra names, another shape or dtype, or a value that is not finite.
+    None for missing or extra names, another shape or dtype, or a value that is not finite. A squared norm that was sent
+    is replaced by the true one.
     """
     body = message.body
-    if body.keys() != like.keys() or message.bit.dim() != 0:
+    if body.keys() != like.keys() or message.bit.dim() != 0 or message.power.dim() != 0:
         return None
     if any(body[name].shape != leaf.shape or body[name].dtype != leaf.dtype for name, leaf in like.items()):
         return None
     if not all(bool(leaf.isfinite().all()) for leaf in body.values()) or not bool(message.bit.isfinite()):
         return None
-    return Message(clip(body, bound)[0], message.bit.clamp(-0.5, 0.5))
+    clipped, _ = clip(body, bound)
+    power = torch.where(message.power == 0, 0.0, tree.norm(clipped).square())
+    return Message(clipped, message.bit.clamp(-0.5, 0.5), power)

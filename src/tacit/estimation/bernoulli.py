@@ -1,0 +1,139 @@
+"""Personal rates of Bernoulli clients: Section 2.2, with the prior's variance debiased, for unequal numbers of trials."""
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tacit.errors import TacitError
+from tacit.estimation.base import Array, check_choice, check_fitted, check_several, check_share, check_vector
+from tacit.estimation.collect import Model
+from tacit.estimation.learned import Learned
+from tacit.estimation.linear import LinearShrinkage, Moments, check_delta
+from tacit.estimation.published import published_rates
+from tacit.privacy.messages import Domain, Message
+
+UNIT = Domain(0.5, 0.5)
+
+
+class BernoulliRates(LinearShrinkage):
+    """Clients' rates p_i from a prior on [0, 1], `trials` each: the best linear estimate, for Beta priors the best of all.
+
+    Parameters. `prior_mean` and `prior_variance` of the rates are learned where not given (Beta(alpha, beta) has mean
+    alpha / (alpha + beta), see `beta_moments`). `message`: what each client sends about its share of successes. A
+    message of two values (randomised response, one bit) says nothing about the prior's variance: a random half of the
+    clients then sends Z (Z - 1) / (n (n - 1)), unbiased for p^2, instead of Z / n, which needs two trials each.
+    `moments`: "debiased", or "as-published", the paper's formulas to the letter. `seed` as for `GaussianMeans`.
+    """
+
+    trials_: Array
+
+    def __init__(
+        self,
+        *,
+        prior_mean: float | None = None,
+        prior_variance: float | None = None,
+        message: Message | None = None,
+        moments: Moments = "debiased",
+        seed: int | None = None,
+    ) -> None:
+        self.prior_mean = prior_mean
+        self.prior_variance = prior_variance
+        self.message = message
+        self.moments: Moments = moments
+        self.seed = seed
+
+    def fit(self, X: ArrayLike, y: Any = None, *, trials: ArrayLike) -> Self:
+        """`X` are successes, one number a client, out of `trials` (a number for all, or one each)."""
+        self._forget()
+        check_choice("moments", self.moments, ("debiased", "as-published"))
+        rates, counts = check_counts(X, trials)
+        self.trials_ = counts
+        if self.moments == "as-published" and self.prior_variance is None:
+            return self._fit_as_published(rates, counts)
+        self.observe(rates, counts).learn()
+        return self._store(rates, counts, (len(rates),))
+
+    def predict(self, X: ArrayLike, *, trials: ArrayLike) -> Array:
+        """Personal rates of new clients."""
+        rates, counts = check_counts(X, trials)
+        return self.answer(rates, counts).estimates[:, 0]
+
+    def intervals(self, level: float = 0.95) -> tuple[Array, Array]:
+        """From the Beta distribution with each estimate's mean and expected error; exact for a known Beta prior, inside
+        [0, 1]. Where that is degenerate (all clients at 0 or 1): Clopper and Pearson's, from the client's own counts.
+        """
+        check_fitted(self)
+        return beta_intervals(
+            self.estimates_, self.expected_mse_, self.local_, self.trials_, check_share("level", level)
+        )
+
+    def _fit_as_published(self, rates: Array, counts: Array) -> Self:
+        check_several(len(rates) - 1, "a prior from others")
+        check_delta(self.message_, len(rates))
+        found = published_rates(rates[:, 0], counts, self.message_, self.seed)
+        self._collector = self._collect(1)
+        self.learned_ = self._as_learned(found.centre, found.variance)
+        self._store(rates, counts, (len(rates),))
+        self.estimates_, self.pull_ = found.estimates, found.pull
+        self.expected_mse_ = self.learned_.error(counts, np.zeros(len(counts)), found.pull)
+        return self
+
+    def _as_learned(self, centre: float, variance: float) -> Learned:
+        """Errors are reported for the printed variance, and so are too hopeful where it is not the prior's."""
+        mean = float(np.clip(centre, 0.0, 1.0))
+        return self._exactly(np.array([mean]), float(np.clip(variance, 0.0, mean * (1 - mean))))
+
+    def _domain(self, dimension: int) -> Domain:
+        return UNIT
+
+    def _model(self, centre: Array) -> Model:
+        mean = float(np.clip(centre[0], 0.0, 1.0))
+        if self.prior_variance is not None and self.prior_variance > mean * (1 - mean) + 1e-12 and self._prior_known():
+            raise TacitError(
+                f"prior_variance {self.prior_variance} is impossible for rates of mean {mean:g}: at most mean (1 - mean)"
+            )
+        return Model(mean * (1 - mean), 1.0, mean * (1 - mean))
+
+    def _squares(self, values: Array, sizes: Array, domain: Domain) -> Array:
+        """(p - 1/2)^2 = p^2 - p + 1/4 with p^2 and p unbiased; only the split sends it."""
+        return np.square(values - domain.centre)
+
+
+def check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
+    """Shares of successes [clients, 1] and numbers of trials; whole numbers with 0 <= successes <= trials >= 1."""
+    won = check_vector("successes", successes)
+    counts = check_vector("trials", trials, len(won))
+    for bad, why in (
+        (counts < 1, "every client needs at least 1 trial"),
+        (won < 0, "counts are at least 0"),
+        (won > counts, "there are more successes than trials"),
+        ((won != np.floor(won)) | (counts != np.floor(counts)), "counts are whole numbers"),
+    ):
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise TacitError(f"client {at} has {won[at]:g} successes in {counts[at]:g} trials: {why}")
+    return (won / counts)[:, None], counts
+
+
+def beta_moments(alpha: float, beta: float) -> tuple[float, float]:
+    """Mean and variance of Beta(alpha, beta), as `prior_mean` and `prior_variance`."""
+    if not (alpha > 0 and beta > 0):
+        raise TacitError(f"Beta({alpha}, {beta}): both parameters must be above 0")
+    total = alpha + beta
+    return alpha / total, alpha * beta / total**2 / (total + 1)
+
+
+def beta_intervals(mean: Array, mse: Array, rates: Array, trials: Array, level: float) -> tuple[Array, Array]:
+    """Equal tails of the Beta distribution with these means and variances, or the client's own exact interval."""
+    from scipy.special import betaincinv
+
+    tail = (1 - level) / 2
+    room = mean * (1 - mean)
+    fits = (mse > 0) & (mse < room)
+    strength = np.where(fits, room / np.where(fits, mse, 1.0) - 1, 1.0)
+    a, b = np.where(fits, mean, 0.5) * strength, np.where(fits, 1 - mean, 0.5) * strength
+    won = np.round(rates * trials)
+    low = np.where(won > 0, betaincinv(np.maximum(won, 1), trials - won + 1, tail), 0.0)
+    high = np.where(won < trials, betaincinv(won + 1, np.maximum(trials - won, 1), 1 - tail), 1.0)
+    return np.where(fits, betaincinv(a, b, tail), low), np.where(fits, betaincinv(a, b, 1 - tail), high)

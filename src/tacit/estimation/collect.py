@@ -1,0 +1,182 @@
+"""What the server receives, and what it may conclude: centre and prior variance from one message a client.
+
+How the variance of the prior is learned depends on the message (`Message.squares`):
+  exact   from the spread of the messages. The spread is enlarged by k / (k - 2), k = (clients - 1) * dimension: with
+          this, equal sizes and known noise, the estimates are James and Stein's, never worse than local on average.
+  joint   from a further coordinate, the squared norm, under the same noise (`Domain.lifted`).
+  split   a random half of the clients sends its square instead of its value.
+The last two are noisy. The weight is best for the mean of what the variance may be (flat above 0, given its estimate
+and that estimate's standard deviation), so that a low draw does not pull everybody to the centre.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from tacit import rng
+from tacit.estimation.learned import Learned
+from tacit.estimation.sums import Sums
+from tacit.privacy.messages import Domain, Message, source
+
+Array = NDArray[np.float64]
+BLOCK = 1 << 16
+"""Clients whose messages share a stream of randomness: results do not depend on how a table was cut in chunks."""
+
+
+class Model(NamedTuple):
+    """The noise of one sample in units of which v = (noise - slope * t) / n; `most` bounds t."""
+
+    noise: float
+    slope: float = 0.0
+    most: float = np.inf
+
+
+@dataclass
+class Collector:
+    """Receives messages block by block and keeps sums only. `learn_square` asks for what the prior variance needs."""
+
+    message: Message
+    domain: Domain
+    seed: int | None
+    split_seed: int
+    learn_square: bool
+    values: Sums = field(init=False)
+    squares: Sums = field(init=False)
+    blocks: int = 0
+    clients: int = 0
+
+    def __post_init__(self) -> None:
+        lift = self.lift
+        self.values, self.squares = Sums.empty(self.domain.dimension), Sums.empty(1 if lift else self.domain.dimension)
+
+    @property
+    def lift(self) -> bool:
+        return self.learn_square and self.message.squares == "joint"
+
+    @property
+    def split(self) -> bool:
+        return self.learn_square and self.message.squares == "split"
+
+    def inside(self, block: int, clients: int) -> Array:
+        """1 for clients that send their value, 0 for those that send their square instead."""
+        if not self.split:
+            return np.ones(clients)
+        return (rng.generator(self.split_seed, "split", block).random(clients) < 0.5).astype(np.float64)
+
+    def receive(self, values: Array, squares: Array, sizes: Array) -> None:
+        """One block: `squares` are unbiased for the squared distance to the domain's centre, within its radius^2."""
+        draw = source(self.seed, "message", self.blocks)
+        first = self.inside(self.blocks, len(values)) > 0
+        sent = self.message.send(values[first], self.domain, draw, lift=self.lift)
+        if self.lift:
+            self.squares += Sums.of(sent[:, -1:] * self.domain.radius, sizes)
+            sent = sent[:, :-1]
+        self.values += Sums.of(sent, sizes[first])
+        if self.split:
+            half = self.domain.radius**2 / 2
+            where = Domain(half, half, self.domain.dimension)
+            self.squares += Sums.of(self.message.send(squares[~first], where, draw), sizes[~first])
+        self.blocks, self.clients = self.blocks + 1, self.clients + len(values)
+
+
+class Moment(NamedTuple):
+    """An estimate M of t + v averaged with h = mean of 1/n, and its standard deviation (0: the spread itself)."""
+
+    total: float
+    inverse_size: float
+    std: float
+
+
+def solve(moment: Moment, model: Model) -> float:
+    """The prior variance t that the moment implies: t + (noise - slope t) h = M, at least 0."""
+    scale = 1 - model.slope * moment.inverse_size
+    if scale <= 0:
+        return 0.0
+    plain = (moment.total - model.noise * moment.inverse_size) / scale
+    if moment.std > 0:
+        return likely(plain, moment.std / scale, model.most)
+    return float(np.clip(plain, 0.0, model.most))
+
+
+def likely(estimate: float, std: float, most: float = np.inf) -> float:
+    """The mean of a normal of this mean and deviation, given that it lies in [0, most]; precise in both tails."""
+    if estimate < 0.0 - 30 * std:
+        return min(std**2 / -estimate, most)
+    low, high = -estimate / std, (most - estimate) / std
+    if high < -30:
+        return most
+    log_mass = log_ndtr(-low) + np.log1p(-np.exp(min(log_ndtr(-high) - log_ndtr(-low), -1e-12)))
+    edge = np.exp(-0.5 * low**2 - log_mass) - (np.exp(-0.5 * high**2 - log_mass) if np.isfinite(high) else 0.0)
+    return float(np.clip(estimate + std * edge / np.sqrt(2 * np.pi), 0.0, most))
+
+
+def spread_moment(sums: Sums, model: Model, message_variance: float, inflate: bool = True) -> tuple[Moment, bool]:
+    """From the spread of messages, weighted by precision in a second step; whether it can be trusted."""
+    freedom = (sums.clients - 1) * sums.dimension
+    factor = freedom / (freedom - 2) if inflate and freedom > 2 else 1.0
+    weights = None
+    for _ in range(2 if len(sums.sizes) > 1 else 1):
+        total, inverse = sums.moment(weights)
+        moment = Moment(factor * total - message_variance, inverse, 0.0)
+        prior = solve(moment, model)
+        weights = precision(sums, prior, model, message_variance)
+    return moment, freedom > 2
+
+
+def square_moment(collector: Collector, centre: Array, noise_variance: float, server: Array) -> Moment:
+    """From squares that came by message: their mean, less the squared distance of the centre."""
+    domain, message, split = collector.domain, collector.message, collector.split
+    squares, dimension = collector.squares, domain.dimension
+    count, mean = squares.clients, float(squares.mean().sum() + server.sum()) / dimension
+    scatter = float((squares.spread.sum() + 1e-300) / max(count - 1, 1) / count) / dimension**2
+    scatter += float(np.square(message.server_std(domain) * domain.radius / count / dimension))
+    away = float(np.square(centre - domain.centre).sum()) / dimension
+    total = mean - away + noise_variance
+    std = np.sqrt(scatter + 4 * away * noise_variance / dimension + 2 * noise_variance**2 / dimension)
+    sizes = squares if not split else collector.values
+    return Moment(total, float(sizes.counts @ (1 / sizes.sizes)) / sizes.clients, float(std))
+
+
+def conclude(
+    centre: Array,
+    prior_variance: float,
+    model: Model,
+    sums: Sums,
+    message_variance: float,
+    server_variance: float,
+    *,
+    by_size: bool,
+    trusted: bool,
+) -> Learned:
+    """Weights of the clients in the centre, and how far the centre may be from the truth."""
+    total = _total(sums, prior_variance, model, message_variance)
+    if not by_size or total.min() <= 0:
+        share, by_size = 1 / sums.clients, False
+        variance = float(sums.counts @ total) / sums.clients**2
+    else:
+        share = variance = 1 / float(sums.counts @ (1 / total))
+    return Learned(
+        centre=centre,
+        prior_variance=prior_variance,
+        noise=model.noise,
+        slope=model.slope,
+        message_variance=message_variance,
+        centre_variance=variance + server_variance,
+        share=share,
+        by_size=by_size,
+        trusted=trusted,
+    )
+
+
+def precision(sums: Sums, prior_variance: float, model: Model, message_variance: float) -> Array | None:
+    """Weights by size that make the centre most precise; None: uniform, where a precision would be infinite."""
+    total = _total(sums, prior_variance, model, message_variance)
+    return None if total.min() <= 0 else total.min() / total
+
+
+def _total(sums: Sums, prior_variance: float, model: Model, message_variance: float) -> Array:
+    """Variance of a message around the centre, by size."""
+    return prior_variance + max(model.noise - model.slope * prior_variance, 0.0) / sums.sizes + message_variance

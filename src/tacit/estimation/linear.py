@@ -1,0 +1,215 @@
+"""Estimators that move each client toward a common centre: what Gaussian means and Bernoulli rates share.
+
+`fit` is `observe` (messages are sent, once; may be called for one chunk of clients after the other), `learn` (the server
+concludes) and `predict` (each client answers for itself).
+"""
+
+import math
+import secrets
+from collections.abc import Iterator
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tacit.errors import TacitError
+from tacit.estimation.base import Array, PersonalEstimator, check_choice, check_positive, check_several
+from tacit.estimation.collect import (
+    BLOCK,
+    Collector,
+    Model,
+    Moment,
+    conclude,
+    precision,
+    solve,
+    spread_moment,
+    square_moment,
+)
+from tacit.estimation.learned import Answers, Learned, answers
+from tacit.privacy.messages import Domain, Exact, Message, source
+
+Moments = Literal["debiased", "as-published"]
+
+
+class LinearShrinkage(PersonalEstimator):
+    """A subclass says what its values are, where they lie, and how they vary around a client's truth."""
+
+    prior_mean: Any
+    prior_variance: float | None
+    message: Message | None
+    moments: Moments
+    seed: int | None
+    pull_: Array
+    learned_: Learned
+
+    # what a subclass must say
+
+    def _domain(self, dimension: int) -> Domain:
+        raise NotImplementedError
+
+    def _model(self, centre: Array) -> Model:
+        raise NotImplementedError
+
+    def _squares(self, values: Array, sizes: Array, domain: Domain) -> Array:
+        """Unbiased for the squared distance of the truth (or of the value) from the domain's centre."""
+        raise NotImplementedError
+
+    # learning
+
+    @property
+    def message_(self) -> Message:
+        return Exact() if self.message is None else self.message
+
+    @property
+    def centre_(self) -> Array:
+        return self.learned_.centre
+
+    @property
+    def prior_variance_(self) -> float:
+        return self.learned_.prior_variance
+
+    @property
+    def privacy_(self) -> str:
+        """What left each client, in words."""
+        if self._prior_known():
+            return "nothing is sent: the prior is known, every client works alone"
+        return guarantee(self.message_, self._collector.domain)
+
+    def observe(self, values: Array, sizes: Array) -> Self:
+        """Sends the messages of these clients. All calls but the last in multiples of `BLOCK` clients."""
+        if not hasattr(self, "_collector"):
+            self._collector = self._collect(values.shape[1])
+        if hasattr(self, "learned_"):
+            raise TacitError("these messages were already used: fit a new estimator for more clients")
+        if not self._prior_known():
+            for part in _parts(len(values)):
+                squares = self._squares(values[part], sizes[part], self._collector.domain)
+                self._collector.receive(values[part], squares, sizes[part])
+        return self
+
+    def learn(self) -> Self:
+        """Centre and prior variance from the messages alone."""
+        self.learned_ = self._known() if self._prior_known() else self._learn(self._collector)
+        return self
+
+    def answer(self, values: Array, sizes: Array, first: int | None = None) -> Answers:
+        """Each client's estimate; `first` is the place of the first row among the observed, None for new clients."""
+        if first is None or self._prior_known():
+            return answers(self.learned_, values, sizes)
+        if first % BLOCK:
+            raise TacitError(f"clients from {first} on: answer in multiples of {BLOCK} clients")
+        inside = [self._collector.inside(first // BLOCK + at, len(sizes[part])) for at, part in _enumerate(len(sizes))]
+        return answers(self.learned_, values, sizes, np.concatenate(inside))
+
+    def _store(self, values: Array, sizes: Array, shape: tuple[int, ...]) -> Self:
+        found = self.answer(values, sizes, first=0)
+        self.n_clients_, self.n_features_in_ = values.shape
+        self.local_, self.local_mse_ = values.reshape(shape), found.local_mse
+        self.estimates_, self.expected_mse_, self.pull_ = found.estimates.reshape(shape), found.mse, found.pull
+        self.global_ = self.centre_ if len(shape) == 2 else self.centre_[0]
+        self.global_mse_ = found.global_mse
+        return self
+
+    def _forget(self) -> None:
+        for name in ("_collector", "learned_"):
+            if hasattr(self, name):
+                delattr(self, name)
+
+    def _collect(self, dimension: int) -> Collector:
+        check_choice("moments", self.moments, get_args(Moments))
+        domain = self._domain(dimension)
+        ask = self.prior_variance is None and self.moments == "debiased"
+        split_seed = secrets.randbits(63) if self.seed is None else self.seed
+        return Collector(self.message_, domain, self.seed, split_seed, ask)
+
+    def _prior_known(self) -> bool:
+        return self.prior_mean is not None and self.prior_variance is not None
+
+    def _known(self) -> Learned:
+        centre = self._given_centre(self._collector.domain.dimension)
+        return self._exactly(centre, check_positive("prior_variance", self.prior_variance, zero=True))
+
+    def _given_centre(self, dimension: int) -> Array:
+        centre = np.broadcast_to(np.asarray(self.prior_mean, dtype=np.float64), dimension).copy()
+        if not np.isfinite(centre).all():
+            raise TacitError(f"prior_mean {self.prior_mean!r} must be finite")
+        return centre
+
+    def _exactly(self, centre: Array, prior_variance: float) -> Learned:
+        model = self._model(centre)
+        return Learned(centre, prior_variance, model.noise, model.slope, 0.0, 0.0, 0.0, False, True)
+
+    def _learn(self, collector: Collector) -> Learned:
+        check_several(collector.clients, "a prior")
+        check_delta(self.message_, collector.clients)
+        sums, domain, message = collector.values, collector.domain, self.message_
+        if min(sums.clients, collector.squares.clients if collector.split else 2) < 2:
+            raise TacitError(f"{collector.clients} clients are too few to split in two: give prior_variance, or more")
+        noise, server_variance = self._server_noise(collector)
+        added, uniform = message.variance(domain), message.server_std(domain) > 0
+        rough = self._clip(sums.mean() + noise[:-1])
+        prior, trusted = self._prior(collector, rough, noise[-1:], added, server_variance)
+        weights = None if uniform else precision(sums, prior, self._model(rough), added)
+        centre = self._clip(sums.mean(weights) + noise[:-1])
+        model = self._model(centre)
+        found = conclude(centre, prior, model, sums, added, server_variance, by_size=not uniform, trusted=trusted)
+        return found if self.prior_mean is None else self._exactly(self._given_centre(domain.dimension), prior)
+
+    def _clip(self, centre: Array) -> Array:
+        """A centre outside the domain can only come from noise."""
+        return centre if isinstance(self.message_, Exact) else self._collector.domain.box(centre)
+
+    def _server_noise(self, collector: Collector) -> tuple[Array, float]:
+        """Noise on the mean (and on the mean square, in its unit) under central privacy; its variance a coordinate."""
+        std = self.message_.server_std(collector.domain) / collector.clients
+        drawn = source(self.seed, "server").standard_normal(collector.domain.dimension + 1) * std
+        drawn[-1] *= collector.domain.radius
+        return drawn, std**2
+
+    def _prior(
+        self, collector: Collector, centre: Array, noise: Array, added: float, server: float
+    ) -> tuple[float, bool]:
+        """The prior variance, given or learned in the way that the message allows."""
+        model, sums = self._model(centre), collector.values
+        if self.prior_variance is not None:
+            return check_positive("prior_variance", self.prior_variance, zero=True), True
+        if self.moments == "as-published":
+            return spread_moment(sums, Model(0.0), 0.0, inflate=False)[0].total, True
+        if self.message_.squares == "exact":
+            moment, trusted = spread_moment(sums, model, added)
+            return solve(moment, model), trusted
+        return solve(self._moment(collector, centre, noise, added, server), model), True
+
+    def _moment(self, collector: Collector, centre: Array, noise: Array, added: float, server: float) -> Moment:
+        spread = float(collector.values.moment()[0]) + added * (collector.message.squares == "exact")
+        return square_moment(collector, centre, spread / collector.values.clients + server, noise)
+
+
+def guarantee(message: Message, domain: Domain, times: int = 1) -> str:
+    """Bits and epsilon of what each client sends, with unit and neighbours."""
+    sent = f"{times} message{'s' * (times > 1)} of {message.bits(domain):,} bits from each client"
+    if math.isinf(message.epsilon):
+        return f"{sent}: no guarantee"
+    delta = f"delta {message.delta:g}" if message.delta else "pure"
+    where = "central, trusted server" if message.server_std(domain) > 0 else "local"
+    weak = "; above 10, this promises little" if message.epsilon > 10 else ""
+    return f"{sent}: epsilon {message.epsilon:g} (client-level, {where}, replace, {delta}){weak}"
+
+
+def check_delta(message: Message, clients: int) -> None:
+    if message.delta >= 1 / clients:
+        raise TacitError(
+            f"delta {message.delta:g} is not below 1 / {clients:,} clients: with it, a client could be shown whole"
+        )
+
+
+def _enumerate(clients: int) -> Iterator[tuple[int, slice]]:
+    return enumerate(_parts(clients))
+
+
+def _parts(clients: int) -> Iterator[slice]:
+    return (slice(start, start + BLOCK) for start in range(0, clients, BLOCK))
+
+
+def as_array(values: ArrayLike) -> Array:
+    return np.asarray(values, dtype=np.float64)

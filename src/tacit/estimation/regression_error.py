@@ -1,0 +1,88 @@
+"""How far from the truth the estimates are expected to be, under the model; all exact for a known prior."""
+
+import numpy as np
+
+from tacit.estimation.regression_data import Directions, Floats, segments, spread
+from tacit.estimation.regression_model import Prior, posterior
+
+
+def pull(data: Directions, prior: Prior, component: int = 0) -> Floats:
+    """Along each direction, the weight of a client's own data against the prior's mean: between 0 and 1."""
+    signal = prior.variances[component] * data.length**2
+    return signal / (prior.noise + signal)
+
+
+def posterior_mse(data: Directions, prior: Prior) -> Floats:
+    """Expected squared error of each client's posterior mean: equation (16); for several components the trace of the
+    posterior covariance, given the client's data."""
+    d, k = data.basis.shape[1], len(prior.weights)
+    traces = [prior.variances[at] * (d - segments(pull(data, prior, at), data.starts)) for at in range(k)]
+    if k == 1:
+        return traces[0]
+    share = np.exp(posterior(data, prior).log_share)
+    return (share * np.stack(traces, axis=1)).sum(axis=1) + _between(data, prior).sum(axis=1)
+
+
+def coordinate_variance(data: Directions, prior: Prior) -> Floats:
+    """Posterior variance of each coefficient of each client, [clients, d]."""
+    share = np.exp(posterior(data, prior).log_share)
+    parts = [
+        share[:, [at]] * prior.variances[at] * np.maximum(1 - spread(data, pull(data, prior, at), squared=True), 0.0)
+        for at in range(len(prior.weights))
+    ]
+    return sum(parts, _between(data, prior))
+
+
+def _between(data: Directions, prior: Prior) -> Floats:
+    """Variance of the components' posterior means around the client's estimate, [clients, d]."""
+    now = posterior(data, prior)
+    share = np.exp(now.log_share)
+    means = np.stack([prior.means[at] + spread(data, now.shift[:, at]) for at in range(len(prior.weights))])
+    centre = np.einsum("mk,kmd->md", share, means)
+    return np.einsum("mk,kmd->md", share, (means - centre) ** 2)
+
+
+def mean_covariance(data: Directions, prior: Prior) -> Floats:
+    """Covariance of the prior mean's generalised least squares estimate, [d, d], the variances taken as known."""
+    weighted = data.basis * (data.length**2 / (prior.noise + prior.variances[0] * data.length**2))[:, None]
+    return np.linalg.inv(data.basis.T @ weighted)
+
+
+def mean_error(data: Directions, prior: Prior, covariance: Floats) -> Floats:
+    """What not knowing the prior's mean adds to each client's squared error: the trace of (I - A) C (I - A)."""
+    own = pull(data, prior)
+    along = np.einsum("rd,rd->r", data.basis @ covariance, data.basis)
+    return np.trace(covariance) - segments((2 * own - own**2) * along, data.starts)
+
+
+def mean_coordinate_error(data: Directions, prior: Prior, covariance: Floats) -> Floats:
+    """The diagonal of (I - A) C (I - A) for each client, [clients, d]."""
+    own, turned = pull(data, prior), data.basis @ covariance
+    out = np.empty((len(data.sizes), data.basis.shape[1]))
+    for rank in np.unique(data.ranks):
+        members = np.flatnonzero(data.ranks == rank)
+        for part in np.array_split(members, -(-len(members) // 512)):
+            take = data.starts[part][:, None] + np.arange(rank)
+            a, basis, moved = own[take][..., None], data.basis[take], turned[take]
+            once = (a * basis * moved).sum(axis=1)
+            mixed = np.matmul(moved, basis.transpose(0, 2, 1))
+            twice = (np.matmul(mixed, a * basis) * (a * basis)).sum(axis=1)
+            out[part] = np.diag(covariance) - 2 * once + twice
+    return out
+
+
+def local_mse(data: Directions, prior: Prior) -> Floats:
+    """Expected squared error of each client's pseudo-inverse estimate: (18), plus the coefficients it leaves at 0."""
+    noise = prior.noise * segments(data.length**-2.0, data.starts)
+    size = (prior.means**2).sum(axis=1) + data.basis.shape[1] * prior.variances
+    seen = segments((data.basis @ prior.means.T) ** 2 + prior.variances, data.starts)
+    return noise + np.maximum(size - seen, 0.0) @ prior.weights
+
+
+def global_mse(data: Directions, prior: Prior, covariance: Floats | None = None) -> Floats:
+    """Expected squared error of the one-component prior's mean as everyone's estimate, learned with `covariance`."""
+    base = np.full(len(data.sizes), data.basis.shape[1] * prior.variances[0])
+    if covariance is None:
+        return base
+    along = np.einsum("rd,rd->r", data.basis @ covariance, data.basis)
+    return base + np.trace(covariance) - 2 * segments(pull(data, prior) * along, data.starts)

@@ -1,0 +1,71 @@
+"""Where values lie, publicly, and where the randomness of a message comes from."""
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit import rng
+from tacit.errors import TacitError
+
+Array = NDArray[np.float64]
+Shape = int | tuple[int, ...]
+
+
+class Source(Protocol):
+    """Independent uniforms in [0, 1) and standard normals."""
+
+    def random(self, size: Shape, /) -> Array: ...
+    def standard_normal(self, size: Shape, /) -> Array: ...
+
+
+class SecureSource:
+    """Numbers from the operating system's cryptographic generator: nobody can draw them again."""
+
+    def random(self, size: Shape, /) -> Array:
+        words = np.frombuffer(os.urandom(8 * math.prod(np.atleast_1d(size).tolist())), dtype=np.uint64)
+        return np.asarray((words >> np.uint64(11)) * 2.0**-53, dtype=np.float64).reshape(size)
+
+    def standard_normal(self, size: Shape, /) -> Array:
+        from scipy.special import ndtri
+
+        return ndtri(self.random(size) + 2.0**-54)
+
+
+def source(seed: int | None, purpose: str, *parts: int) -> Source:
+    """Seeded for simulation; without a seed, the operating system's generator."""
+    return SecureSource() if seed is None else rng.generator(seed, purpose, *parts)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Where values lie, publicly known: within `radius` of `centre` in every coordinate, or in Euclid's norm."""
+
+    radius: float
+    centre: float = 0.0
+    dimension: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.radius < math.inf or not math.isfinite(self.centre):
+            raise TacitError(f"radius {self.radius} around {self.centre}: give a finite radius above 0")
+
+    def box(self, values: Array) -> Array:
+        """Each coordinate brought to the edge."""
+        return np.clip(values, self.centre - self.radius, self.centre + self.radius)
+
+    def ball(self, values: Array) -> Array:
+        """Each row brought to the ball, in its direction from the centre."""
+        moved = values - self.centre
+        norms = np.linalg.norm(moved, axis=1, keepdims=True)
+        return self.centre + moved * np.minimum(1.0, self.radius / np.maximum(norms, self.radius))
+
+    def lifted(self, values: Array) -> Array:
+        """One more coordinate: the squared distance from the centre, over the radius.
+
+        The diameter stays 2 * radius: for norms a, b <= 1, (a + b)^2 + (a^2 - b^2)^2 = (a + b)^2 (1 + (a - b)^2) <= 4.
+        """
+        kept = self.ball(values)
+        return np.column_stack([kept, np.square(kept - self.centre).sum(1) / self.radius])
