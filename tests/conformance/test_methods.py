@@ -51,7 +51,7 @@ def replies(engine: Vectorised, inputs: Inputs) -> Reply:
     view = engine.method.init(engine.start).view
 
     def one(given: Inputs) -> Reply:
-        return engine.method.client(view, given.state, engine.site(given, 0, 0)[0])
+        return engine.method.client(view, given.state, engine.site(engine.task, given, 0, 0)[0])
 
     return torch.func.vmap(one)(inputs)
 
@@ -69,7 +69,7 @@ def test_an_encoded_upload_is_bounded_whatever_the_data(method: Method, scale: f
     with torch.no_grad():
         engine.federation.x.mul_(scale)
     release = engine.plan.release
-    messages, _ = engine._run(engine.method.init(engine.start).view, release.start(), 0, everybody(engine))
+    messages, _ = engine._run(engine.task, engine.method.init(engine.start).view, release.start(), 0, everybody(engine))
     norms = torch.func.vmap(lambda body: tree.norm(body))(messages.body) if messages.body else torch.zeros(1)
     assert float(norms.max()) <= BOUND
 
@@ -157,7 +157,7 @@ def test_the_number_of_private_queries_is_known_beforehand(method: Method) -> No
     seen: list[Counted] = []
 
     def one(given: Inputs) -> Reply:
-        site, private = engine.site(given, 0, 0)
+        site, private = engine.site(engine.task, given, 0, 0)
         seen.append(private)
         return method.client(view, given.state, site)
 
@@ -169,7 +169,7 @@ def test_predictions_are_finite_for_a_client_that_never_took_part(method: Method
     engine, _ = assembled(method)
     view = method.init(engine.start).view
     state = method.join(view, engine.start)
-    site, _ = engine.site(tree_map(lambda leaf: leaf[1], everybody(engine, "adapt")), 0, 0)
+    site, _ = engine.site(engine.task, tree_map(lambda leaf: leaf[1], everybody(engine, "adapt")), 0, 0)
     outputs = method.predict(engine.task, view, method.adapt(view, state, site), engine.federation.test_x[:5])
     assert outputs.shape == (5, 3)
     assert outputs.isfinite().all()

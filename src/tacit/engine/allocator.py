@@ -4,7 +4,7 @@ import ctypes
 import sys
 from functools import cache
 
-_TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+_TRIM, _MMAP, _ARENAS = -1, -3, -8  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX of malloc.h
 
 
 @cache
@@ -16,4 +16,5 @@ def keep_memory(limit: int = 2**30) -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    return bool(mallopt(_MMAP, limit)) and bool(mallopt(_TRIM, 2**31 - 1))
+    # one arena for all threads: those of other threads are small heaps that are given back all the same
+    return all(bool(mallopt(*advice)) for advice in ((_MMAP, limit), (_TRIM, 2**31 - 1), (_ARENAS, 1)))

@@ -16,8 +16,10 @@ from tacit.core import Shared, Task, Tree
 from tacit.engine.store import Store
 from tacit.engine.vectorised import Inputs, Vectorised
 from tacit.federation.data import Federation, as_input
+from tacit.models.task import ModuleTask
 
 _ROWS = 4096  # test rows predicted at once
+_CLIENTS = 50  # personal models evaluated at once
 _OWN_ROWS = 256  # training rows that batch statistics are taken from
 
 
@@ -115,26 +117,31 @@ def _personal(
 ) -> np.ndarray:
     first = engine.method.join(view, engine.start)
     order = np.argsort(np.diff(engine.federation.test_offsets)[clients], kind="stable")
-    found = np.empty(len(clients))
-    several = chunk or 100
-    for begin in range(0, len(order), several):
-        places = order[begin : begin + several]
-        some = clients[places]
+    places = [order[begin : begin + (chunk or _CLIENTS)] for begin in range(0, len(order), chunk or _CLIENTS)]
+
+    def accuracy(task: ModuleTask, where: np.ndarray) -> np.ndarray:
+        some = clients[where]
         inputs = engine.inputs_for(store.read(some, first), some, round, "adapt")
-        found[places] = _accuracy(engine, view, inputs, round, some)
+        return _accuracy(engine, task, view, inputs, round, some)
+
+    found = np.empty(len(clients))
+    for where, values in zip(places, engine.workers.map(accuracy, places), strict=True):
+        found[where] = values
     return found
 
 
-def _accuracy(engine: Vectorised, view: Shared, inputs: Inputs, round: int, clients: np.ndarray) -> np.ndarray:
+def _accuracy(
+    engine: Vectorised, task: ModuleTask, view: Shared, inputs: Inputs, round: int, clients: np.ndarray
+) -> np.ndarray:
     data, full = engine.federation, int(inputs.live.sum(1).min())
     own, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
 
     def one(given: Inputs, own: Padded, test: Padded) -> Tensor:
-        site, _ = engine.site(given, round, full)
+        site, _ = engine.site(task, given, round, full)
         state = engine.method.adapt(view, given.state, site)
         # batch statistics come from the client's own training rows, never from test rows
-        task = engine.task.with_rows(as_input(data.x[own.rows]), own.real)
-        outputs = engine.method.predict(task, view, state, as_input(data.test_x[test.rows]))
+        measured = task.with_rows(as_input(data.x[own.rows]), own.real)
+        outputs = engine.method.predict(measured, view, state, as_input(data.test_x[test.rows]))
         return ((outputs.argmax(-1) == data.test_y[test.rows]) & test.real).sum() / test.real.sum()
 
     return vmap(one)(inputs, own, test).numpy().astype(np.float64)

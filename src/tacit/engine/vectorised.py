@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,9 @@ from torch.func import vmap
 from tacit import rng, tree
 from tacit.core import Batch, Method, Shared, Site, Task, Tree
 from tacit.engine.store import Store
+from tacit.engine.workers import Workers
 from tacit.errors import TacitError
-from tacit.federation.cohort import Draw, draw_batches
+from tacit.federation.cohort import draw_batches
 from tacit.federation.data import Federation
 from tacit.models.task import ModuleTask
 from tacit.privacy.clip import clip
@@ -41,7 +43,7 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Vectorised:
-    """Runs client programs. Results do not depend on `chunk` beyond the order of floating-point sums."""
+    """Runs client programs. Results do not depend on `chunk` or threads beyond the order of floating-point sums."""
 
     method: Method
     task: ModuleTask
@@ -53,26 +55,40 @@ class Vectorised:
 
     def round(self, view: Shared, public: Tree, cohort: np.ndarray, round: int, store: Store, like: Tree) -> Totals:
         """The sum of the encoded uploads by level; the clients' new states go to the store."""
-        totals = self._nothing(like)
         first = self.method.join(view, self.start)
-        for clients in self.chunks(cohort):
-            draw = draw_batches(self.plan.setting.batches, self.seed, round, clients, self.federation)
-            inputs = self._inputs(store.read(clients, first), draw, clients, round)
-            messages, states = self._run(view, public, round, inputs)
-            totals = self._add(totals, messages, inputs.level)
+
+        def chunk(task: ModuleTask, clients: np.ndarray) -> Totals:
+            inputs = self.inputs_for(store.read(clients, first), clients, round)
+            messages, states = self._run(task, view, public, round, inputs)
             store.write(clients, states)
+            return self._sum(messages, inputs.level)
+
+        totals = self._nothing(like)
+        for part in self.workers.map(chunk, self.chunks(cohort)):
+            totals = Totals(
+                tree.add(totals.body, part.body), *(a + b for a, b in zip(totals[1:], part[1:], strict=True))
+            )
         return totals
 
+    @cached_property
+    def workers(self) -> Workers[ModuleTask]:
+        return Workers(self.task, torch.get_num_threads())
+
     def chunks(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
-        """Clients with like numbers of steps together, so that little is padded."""
+        """Clients with like numbers of steps together, so that little is padded; the longest first."""
         sizes = self.federation.sizes[cohort]
         steps = np.array([self.plan.setting.batches.steps(int(n)) for n in sizes], dtype=np.int64)
         ordered = cohort[np.argsort(-steps, kind="stable")]
-        several = self.chunk or max(1, _CHUNK_NUMBERS // max(1, tree.size(self.start)))
+        several = self.chunk or self._fitting(len(cohort))
         for begin in range(0, len(ordered), several):
             yield ordered[begin : begin + several]
 
-    def site(self, given: Inputs, round: int, full: int) -> tuple[Site, Counted]:
+    def _fitting(self, clients: int) -> int:
+        """As many as memory likes, and few enough that every worker gets two chunks."""
+        by_memory = _CHUNK_NUMBERS // max(1, tree.size(self.start))
+        return max(1, min(by_memory, -(-clients // (2 * self.workers.several))))
+
+    def site(self, task: ModuleTask, given: Inputs, round: int, full: int) -> tuple[Site, Counted]:
         """One client's site; `full` leading steps are live for every client of the chunk."""
         data = self.federation
 
@@ -82,15 +98,15 @@ class Vectorised:
         def advance(step: int, new: Tree, old: Tree) -> Tree:
             return new if step < full else tree.where(given.live[step], new, old)
 
-        exact = Exact(self.task, batch)
+        exact = Exact(task, batch)
         record = self.plan.record
         private = Counted(
             exact
             if record is None
-            else Private(self.task, batch, record.bound, given.z, given.expected, Seeded(given.gradient_key))
+            else Private(task, batch, record.bound, given.z, given.expected, Seeded(given.gradient_key))
         )
         site = Site(
-            task=self.task,
+            task=task,
             steps=given.live.shape[0],
             live=given.live,
             batch=batch,
@@ -103,11 +119,11 @@ class Vectorised:
         )
         return site, private
 
-    def _run(self, view: Shared, public: Tree, round: int, inputs: Inputs) -> tuple[Message, Tree]:
+    def _run(self, task: ModuleTask, view: Shared, public: Tree, round: int, inputs: Inputs) -> tuple[Message, Tree]:
         full = int(inputs.live.sum(1).min())
 
         def one(given: Inputs) -> tuple[Message, Tree]:
-            site, private = self.site(given, round, full)
+            site, private = self.site(task, given, round, full)
             reply = self.method.client(view, given.state, site._replace(guard=self._guard(public)))
             self._check_queries(private.calls, site.steps)
             message = self.plan.release.encode(public, reply.upload, given.level, Seeded(given.release_key))
@@ -126,7 +142,8 @@ class Vectorised:
         if self.plan.record is not None and any(calls.count(step) > paid for step in range(steps)):
             raise TacitError(f"the method made more private queries in a step than the {paid} that were accounted for")
 
-    def _inputs(self, state: Tree, draw: Draw, clients: np.ndarray, round: int) -> Inputs:
+    def inputs_for(self, state: Tree, clients: np.ndarray, round: int, purpose: str = "batches") -> Inputs:
+        draw = draw_batches(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose)
         record = self.plan.record
         dtype = next(iter(self.start.values())).dtype
         z = np.zeros(len(clients)) if record is None else record.multipliers[clients]
@@ -141,10 +158,6 @@ class Vectorised:
             release_key=self._keys("release", round, clients),
         )
 
-    def inputs_for(self, state: Tree, clients: np.ndarray, round: int, purpose: str) -> Inputs:
-        draw = draw_batches(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose)
-        return self._inputs(state, draw, clients, round)
-
     def _keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:
         return torch.tensor([rng.key(self.seed, purpose, round, int(k)) for k in clients], dtype=torch.int64)
 
@@ -153,22 +166,16 @@ class Vectorised:
         body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), like)
         return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))
 
-    def _add(self, totals: Totals, messages: Message, level: Tensor) -> Totals:
-        belongs = torch.nn.functional.one_hot(level, len(totals.members)).T
-        body = tree.each(
-            lambda total, leaf: (
-                total + (belongs.to(leaf.dtype) @ leaf.flatten(1)).view_as(total)
-                if leaf.dim() > 1
-                else total + belongs.to(leaf.dtype) @ leaf
-            ),
-            totals.body,
-            messages.body,
+    def _sum(self, messages: Message, level: Tensor) -> Totals:
+        """The sum of a chunk's messages, by level."""
+        belongs = torch.nn.functional.one_hot(level, len(self.plan.setting.choices.menu.levels)).T
+
+        def by_level(leaf: Tensor) -> Tensor:
+            return (belongs.to(leaf.dtype) @ leaf.reshape(len(leaf), -1)).reshape(len(belongs), *leaf.shape[1:])
+
+        return Totals(
+            tree.each(by_level, messages.body), by_level(messages.bit), by_level(messages.power), belongs.sum(1)
         )
-        bits, power = (
-            total + belongs.to(values.dtype) @ values
-            for total, values in ((totals.bit, messages.bit), (totals.power, messages.power))
-        )
-        return Totals(body, bits, power, totals.members + belongs.sum(1))
 
 
 class Probe(NamedTuple):

@@ -76,7 +76,7 @@ class Result:
         full = int(inputs.live.sum(1).min())
 
         def one(given: Inputs) -> Tensor:
-            site, _ = engine.site(given, round, full)
+            site, _ = engine.site(engine.task, given, round, full)
             state = engine.method.adapt(view, given.state, site)
             return engine.method.predict(task, view, state, rows)
 

@@ -105,9 +105,7 @@ class Ledger:
         On disk no later than the scope's next charge.
         """
         if not 0 <= delta < 1 or (epsilon is not None and not epsilon >= 0):
-            raise TacitError(
-                f"{scope} cannot be promised epsilon {epsilon} and delta {delta}: give numbers of at least 0"
-            )
+            raise TacitError(f"{scope} cannot be promised epsilon {epsilon} and delta {delta}: give at least 0 each")
         line = Budget(scope, unit, relation, epsilon, delta, accountant, note)
         with self._lock:
             known = self._budgets.get(scope)
