@@ -162,8 +162,8 @@ def markdown(outcome: Outcome, rounds: int) -> str:
 
 Written by `make crash`; do not edit.
 
-{len(outcome.moments)} runs of {rounds} rounds ({outcome.seconds:.1f} s of training), each killed with SIGKILL at a random
-moment: the ledger showed at least what had been released in **{sum(m.honest for m in outcome.moments)} of
+{len(outcome.moments)} runs of {rounds} rounds ({outcome.seconds:.1f} s of training), each killed with SIGKILL at a
+random moment: the ledger showed at least what had been released in **{sum(m.honest for m in outcome.moments)} of
 {len(outcome.moments)}**, and the resumed run ended with the same model, client states and ledger, to the bit, in
 **{outcome.alike} of {len(outcome.moments)}**.
 

@@ -78,7 +78,7 @@ def released(centre: float, noise: float, expected: float, power: float, draw: t
 @pytest.mark.parametrize("gap", [0.0, 0.5, 5.0])
 def test_the_distance_between_levels_is_estimated_without_bias(gap: float) -> None:
     rule, draw = Optimal((0.05, 0.95), memory=0.99), torch.Generator().manual_seed(0)
-    state = rule.start(2)
+    state, weights = rule.start(2), torch.zeros(2)
     for _ in range(800):
         levels = [released((gap / 1000) ** 0.5, 0.0, 5, 3.0, draw), released(0.0, 0.4, 95, 3.0, draw)]
         weights, state = rule.weigh(state, levels, torch.tensor(3.0))

@@ -1,5 +1,6 @@
 """Plans: levels and choices, calibration for the whole run, weights, and the figures of the papers' table."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
 from tacit.privacy import plan as plans
 from tacit.privacy.account import epsilon
 from tacit.privacy.clip import Fixed
-from tacit.privacy.levels import Choices, Level, Menu, by_client, by_fraction
+from tacit.privacy.levels import Among, Choices, Level, Menu, by_client, by_fraction, read_choices
 
 MENU = Menu((Level("strict", 1.0, 1e-5), Level("mild", 4.0, 1e-5), Level("open")))
 IDS = [f"c{k}" for k in range(1000)]
@@ -39,6 +40,27 @@ def test_shares_of_levels_are_honoured(clients: int, mild: float, opened: float,
     assert sum(counts) == clients
     assert abs(counts[1] - shares["mild"] * clients) <= 1
     assert abs(counts[2] - shares["open"] * clients) <= 1
+
+
+def test_choices_can_be_drawn_among_those_who_hold_a_class() -> None:
+    held = np.eye(10, dtype=int)[np.arange(1000) % 10]
+    choices = by_fraction(MENU, 1000, {"mild": 0.5, "open": Among(0.05, holding=7)}, 0, held)
+    assert choices.counts == [450, 500, 50]
+    assert (held[choices.level == 2, 7] > 0).all()
+    with pytest.raises(TacitError, match="only 100 can"):
+        by_fraction(MENU, 1000, {"open": Among(0.2, holding=7)}, 0, held)
+    with pytest.raises(TacitError, match="class 12"):
+        by_fraction(MENU, 1000, {"open": Among(0.05, holding=12)}, 0, held)
+
+
+def test_choices_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "choices.csv"
+    file.write_text("client,level\nb,open\n")
+    assert read_choices(file) == {"b": "open"}
+    for text in ("", "client\nb\n", "client,level\nb,open\nb,mild\n"):
+        file.write_text(text)
+        with pytest.raises(TacitError, match=r"choices\.csv"):
+            read_choices(file)
 
 
 def test_every_level_is_calibrated_to_its_own_budget_for_the_whole_run() -> None:

@@ -17,7 +17,7 @@ from tacit.federation.data import Federation
 from tacit.models.task import ModuleTask, check, has_batch_statistics, params
 from tacit.privacy import plan as plans
 from tacit.privacy.account import Accountant
-from tacit.privacy.levels import Choices, Level, Menu, by_client, by_fraction
+from tacit.privacy.levels import Choices, Level, Menu, Share, by_client, by_fraction
 from tacit.privacy.sampling import BatchRule, Sampler
 
 
@@ -48,11 +48,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Privacy:
-    """A plan, a menu of levels, and the clients' choices: a share for each level, or a level for each client."""
+    """A plan, a menu of levels, and the clients' choices: a share for each level, or a level for each client.
+
+    A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`.
+    """
 
     plan: plans.Request = field(default_factory=plans.Open)
     levels: tuple[Level, ...] = (Level("open"),)
-    choices: Mapping[str, float] | Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, Share] | Mapping[str, str] = field(default_factory=dict)
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
 
@@ -64,7 +67,7 @@ class Privacy:
             raise TacitError("choices give shares for some levels and levels for some clients: use one of the two")
         if chosen:
             return by_client(menu, federation.ids, chosen)
-        return by_fraction(menu, federation.clients, shares, seed)
+        return by_fraction(menu, federation.clients, shares, seed, federation.class_counts())
 
 
 class Assembled(NamedTuple):

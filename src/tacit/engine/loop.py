@@ -35,6 +35,7 @@ class Report(NamedTuple):
     rounds: int
     cohort: int
     bound: float | None
+    weights: tuple[float, ...] | None  # of the levels, where they change from round to round
     scores: Scores | None
     seconds: float
 
@@ -145,20 +146,24 @@ class Run:
         seconds = time.perf_counter() - began
         last = self.progress.round == self.plan.setting.rounds
         scores = self.evaluate() if last or self.progress.round % self.schedule.evaluate_every == 0 else None
-        bound = self.progress.public.get("bound")
-        report = Report(
-            self.progress.round,
-            self.plan.setting.rounds,
-            len(cohort),
-            None if bound is None else float(bound),
-            scores,
-            seconds,
-        )
+        report = self._report(len(cohort), scores, seconds)
         for watcher in self._watchers:
             watcher.after_round(report)
         if self.progress.round % self.schedule.checkpoint_every == 0:
             self.save()
         return report
+
+    def _report(self, cohort: int, scores: Scores | None, seconds: float) -> Report:
+        bound, weights = (self.progress.public.get(name) for name in ("bound", "merge/weights"))
+        return Report(
+            round=self.progress.round,
+            rounds=self.plan.setting.rounds,
+            cohort=cohort,
+            bound=None if bound is None else float(bound),
+            weights=None if weights is None else tuple(weights.tolist()),
+            scores=scores,
+            seconds=seconds,
+        )
 
     def _draw(self, round: int) -> np.ndarray:
         return self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())

@@ -81,7 +81,7 @@ def check_vector(name: str, values: ArrayLike, length: int | None = None) -> Arr
     vector = _floats(name, values)
     if vector.ndim == 0 and length is not None:
         vector = np.full(length, float(vector))
-    if vector.ndim == 2 and vector.shape[1] == 1:
+    if vector.ndim == 2 and np.shape(vector)[-1] == 1:
         vector = vector[:, 0]
     if vector.ndim != 1 or vector.size == 0:
         raise TacitError(f"{name} has shape {np.shape(values)}: give one number a client")

@@ -1,4 +1,4 @@
-"""Personal rates of Bernoulli clients: Section 2.2, with the prior's variance debiased, for unequal numbers of trials."""
+"""Personal rates of Bernoulli clients: Section 2.2, with a debiased prior variance, for unequal trials."""
 
 from typing import Any, Self
 
@@ -17,12 +17,12 @@ UNIT = Domain(0.5, 0.5)
 
 
 class BernoulliRates(LinearShrinkage):
-    """Clients' rates p_i from a prior on [0, 1], `trials` each: the best linear estimate, for Beta priors the best of all.
+    """Clients' rates p_i from a prior on [0, 1]: the best linear estimate of each; for Beta priors, the best of all.
 
     Parameters. `prior_mean` and `prior_variance` of the rates are learned where not given (Beta(alpha, beta) has mean
     alpha / (alpha + beta), see `beta_moments`). `message`: what each client sends about its share of successes. A
     message of two values (randomised response, one bit) says nothing about the prior's variance: a random half of the
-    clients then sends Z (Z - 1) / (n (n - 1)), unbiased for p^2, instead of Z / n, which needs two trials each.
+    clients then sends (Z / n - 1/2)^2, which lies in [0, 1/4], instead of Z / n. Some clients need two trials.
     `moments`: "debiased", or "as-published", the paper's formulas to the letter. `seed` as for `GaussianMeans`.
     """
 
@@ -49,6 +49,7 @@ class BernoulliRates(LinearShrinkage):
         check_choice("moments", self.moments, ("debiased", "as-published"))
         rates, counts = check_counts(X, trials)
         self.trials_ = counts
+        check_trials(counts, self.prior_variance)
         if self.moments == "as-published" and self.prior_variance is None:
             return self._fit_as_published(rates, counts)
         self.observe(rates, counts).learn()
@@ -89,14 +90,14 @@ class BernoulliRates(LinearShrinkage):
 
     def _model(self, centre: Array) -> Model:
         mean = float(np.clip(centre[0], 0.0, 1.0))
-        if self.prior_variance is not None and self.prior_variance > mean * (1 - mean) + 1e-12 and self._prior_known():
+        most = mean * (1 - mean)
+        if self._prior_known() and (self.prior_variance or 0.0) > most + 1e-12:
             raise TacitError(
-                f"prior_variance {self.prior_variance} is impossible for rates of mean {mean:g}: at most mean (1 - mean)"
+                f"prior_variance {self.prior_variance} is impossible for rates of mean {mean:g}: over {most:g}"
             )
-        return Model(mean * (1 - mean), 1.0, mean * (1 - mean))
+        return Model(most, 1.0, most)
 
     def _squares(self, values: Array, sizes: Array, domain: Domain) -> Array:
-        """(p - 1/2)^2 = p^2 - p + 1/4 with p^2 and p unbiased; only the split sends it."""
         return np.square(values - domain.centre)
 
 
@@ -114,6 +115,12 @@ def check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]
             at = int(np.argmax(bad))
             raise TacitError(f"client {at} has {won[at]:g} successes in {counts[at]:g} trials: {why}")
     return (won / counts)[:, None], counts
+
+
+def check_trials(trials: Array, prior_variance: float | None) -> None:
+    """One trial each is as likely under every prior of the same mean."""
+    if prior_variance is None and trials.max() < 2:
+        raise TacitError("every client has one trial: the prior's variance cannot be learned, give prior_variance")
 
 
 def beta_moments(alpha: float, beta: float) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 How the variance of the prior is learned depends on the message (`Message.squares`):
   exact   from the spread of the messages. The spread is enlarged by k / (k - 2), k = (clients - 1) * dimension: with
           this, equal sizes and known noise, the estimates are James and Stein's, never worse than local on average.
+          For rates, whose noise is not known, the spread's own uncertainty counts as below.
   joint   from a further coordinate, the squared norm, under the same noise (`Domain.lifted`).
   split   a random half of the clients sends its square instead of its value.
 The last two are noisy. The weight is best for the mean of what the variance may be (flat above 0, given its estimate
@@ -103,11 +104,11 @@ def solve(moment: Moment, model: Model) -> float:
 
 def likely(estimate: float, std: float, most: float = np.inf) -> float:
     """The mean of a normal of this mean and deviation, given that it lies in [0, most]; precise in both tails."""
-    if estimate < 0.0 - 30 * std:
-        return min(std**2 / -estimate, most)
+    if estimate > most / 2:
+        return most - likely(most - estimate, std, most)
+    if estimate < -30 * std:
+        return min(std**2 / -estimate, most / 2)
     low, high = -estimate / std, (most - estimate) / std
-    if high < -30:
-        return most
     log_mass = log_ndtr(-low) + np.log1p(-np.exp(min(log_ndtr(-high) - log_ndtr(-low), -1e-12)))
     edge = np.exp(-0.5 * low**2 - log_mass) - (np.exp(-0.5 * high**2 - log_mass) if np.isfinite(high) else 0.0)
     return float(np.clip(estimate + std * edge / np.sqrt(2 * np.pi), 0.0, most))
@@ -117,13 +118,16 @@ def spread_moment(sums: Sums, model: Model, message_variance: float, inflate: bo
     """From the spread of messages, weighted by precision in a second step; whether it can be trusted."""
     freedom = (sums.clients - 1) * sums.dimension
     factor = freedom / (freedom - 2) if inflate and freedom > 2 else 1.0
-    weights = None
-    for _ in range(2 if len(sums.sizes) > 1 else 1):
+
+    def weighted(weights: Array | None) -> Moment:
         total, inverse = sums.moment(weights)
-        moment = Moment(factor * total - message_variance, inverse, 0.0)
-        prior = solve(moment, model)
-        weights = precision(sums, prior, model, message_variance)
-    return moment, freedom > 2
+        std = total * float(np.sqrt(2 / freedom)) if model.slope else 0.0
+        return Moment(factor * total - message_variance, inverse, std)
+
+    first = weighted(None)
+    if len(sums.sizes) == 1:
+        return first, freedom > 2
+    return weighted(precision(sums, solve(first, model), model, message_variance)), freedom > 2
 
 
 def square_moment(collector: Collector, centre: Array, noise_variance: float, server: Array) -> Moment:

@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_matrix, check_positive, check_several, check_sizes, codes_of
 from tacit.estimation.collect import Model
-from tacit.estimation.learned import Answers
 from tacit.estimation.linear import LinearShrinkage, Moments
 from tacit.privacy.messages import Domain, Exact, Message
 
@@ -54,13 +53,12 @@ class GaussianMeans(LinearShrinkage):
         self._forget()
         values = check_matrix("X", X)
         flat = np.ndim(X) == 1
+        pooled = None
         if groups is None:
             counts = check_sizes(sizes, len(values))
-            self.noise_variance_ = self._given_noise()
         else:
             self.clients_, values, counts, pooled = pool(values, groups)
-            self.noise_variance_ = pooled if self.noise_variance is None else self._given_noise()
-            self._check_noise(pooled)
+        self.noise_variance_ = self.known_noise(pooled)
         self.sizes_ = counts
         self.observe(values, counts).learn()
         return self._store(values, counts, (len(values),) if flat else values.shape)
@@ -70,19 +68,17 @@ class GaussianMeans(LinearShrinkage):
         values = check_matrix("X", X, self.n_features_in_)
         return self.answer(values, check_sizes(sizes, len(values))).estimates.reshape(np.shape(X))
 
-    def answer_rows(self, values: Array, sizes: Array, first: int | None) -> Answers:
-        return self.answer(values, sizes, first)
-
-    def _given_noise(self) -> float:
-        if self.noise_variance is None:
+    def known_noise(self, pooled: float | None = None) -> float:
+        """The noise of one sample: as given, else as pooled over clients, where that is allowed and possible."""
+        if self.noise_variance is not None:
+            return check_positive("noise_variance", self.noise_variance, zero=True)
+        if pooled is None:
             raise TacitError("noise_variance is not given and cannot be learned from means alone: give it, or groups")
-        return check_positive("noise_variance", self.noise_variance, zero=True)
-
-    def _check_noise(self, pooled: float) -> None:
-        if self.noise_variance is None and not isinstance(self.message_, Exact):
+        if not isinstance(self.message_, Exact):
             raise TacitError("noise_variance must be given: learning it would take a second message from each client")
-        if not math.isfinite(pooled) and self.noise_variance is None:
+        if not math.isfinite(pooled):
             raise TacitError("every client has one sample: their noise cannot be learned, give noise_variance")
+        return pooled
 
     def _domain(self, dimension: int) -> Domain:
         if self.radius is None and not isinstance(self.message_, Exact) and not self._prior_known():

@@ -1,7 +1,7 @@
 """Estimators that move each client toward a common centre: what Gaussian means and Bernoulli rates share.
 
-`fit` is `observe` (messages are sent, once; may be called for one chunk of clients after the other), `learn` (the server
-concludes) and `predict` (each client answers for itself).
+`fit` is `observe` (messages are sent, once; may be called for one chunk of clients after the other), `learn` (the
+server concludes) and `answer` (each client for itself).
 """
 
 import math
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, PersonalEstimator, check_choice, check_positive, check_several
@@ -209,7 +208,3 @@ def _enumerate(clients: int) -> Iterator[tuple[int, slice]]:
 
 def _parts(clients: int) -> Iterator[slice]:
     return (slice(start, start + BLOCK) for start in range(0, clients, BLOCK))
-
-
-def as_array(values: ArrayLike) -> Array:
-    return np.asarray(values, dtype=np.float64)

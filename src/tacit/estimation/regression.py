@@ -20,7 +20,7 @@ from tacit.estimation.regression_error import (
 from tacit.estimation.regression_learn import Given, evidence_of, floor_under, learn_em, learn_gradient, starting
 from tacit.estimation.regression_model import Prior, estimates, local, unpack
 from tacit.estimation.regression_predict import Regressions
-from tacit.estimation.regression_private import Learned, rounds_of
+from tacit.estimation.regression_private import Learned, Letters, learn
 from tacit.privacy.messages import Message
 
 SOLVERS = ("em", "gradient")
@@ -29,10 +29,10 @@ SOLVERS = ("em", "gradient")
 class LinearRegressions(Regressions):
     """theta_i ~ N(mean, prior_variance I), y_i = X_i theta_i + noise of noise_variance (equation 13).
 
-    A client's estimate is (15), of expected error (16), with what is given of the prior. The rest is learned: by maximum
-    likelihood of the targets (`solver="em"`, never a step down), by Algorithm 2 (`"gradient"`), or, if a `message` is
-    given, by EM from `rounds` messages a client, all of them together within the message's epsilon. Clients may differ
-    in size and have fewer rows than coefficients: the prior decides what their rows leave open.
+    A client's estimate is (15), of expected error (16), with what is given of the prior. The rest is learned: by
+    maximum likelihood of the targets (`solver="em"`, never a step down), by Algorithm 2 (`"gradient"`), or, if a
+    `message` is given, from `rounds` messages a client, all of them together within the message's epsilon. Clients may
+    differ in size and have fewer rows than coefficients: the prior decides what their rows leave open.
 
     floor: no variance falls below this share of its start: 1e-10 by default, 0.1 for the gradient, whose objective has
         no minimum without a floor. In absolute terms: `variance_floor_`, (prior, noise).
@@ -55,7 +55,7 @@ class LinearRegressions(Regressions):
         step: float = 0.5,
         scaled: bool = True,
         message: Message | None = None,
-        rounds: int = 20,
+        rounds: int = 12,
         radius: float = 1.0,
         momentum: float = 0.6,
         guess: tuple[float, float] = (1.0, 1.0),
@@ -119,44 +119,32 @@ class LinearRegressions(Regressions):
         return self._finish(data, given.over(unpack(found.point, 1, floor)), learned=given.mean is None)
 
     def _from_messages(self, data: Directions, given: Given, message: Message) -> Self:
-        start = public_start(self, given)
-        found = rounds_of(evidence_of(data, given), start, *message_settings(self, message))
+        prior, noise = (check_positive("guess", value) for value in self.guess)
+        mean = np.zeros(self.n_features_in_) if given.mean is None else given.mean
+        start = Learned(mean, np.array([given.prior or prior, given.noise or noise]))
+        found = learn(evidence_of(data, given), start, letters_of(self, message), given.mean is not None)
         self.n_iter_, self.epsilon_, self.mean_variance_ = self.rounds, message.epsilon, found.mean_variance
-        noise_in_mean = 0.0 if given.mean is not None else found.mean_variance
-        prior = given.over(Prior(np.ones(1), found.mean[None], np.array([found.prior]), found.noise))
-        return self._finish(data, prior, learned=False, extra=noise_in_mean)
+        learned = Prior(np.ones(1), found.mean[None], found.variances[:1], float(found.variances[1]))
+        return self._finish(data, given.over(learned), learned=False)
 
-    def _finish(
-        self, data: Directions, prior: Prior, theta: Array | None = None, learned: bool = True, extra: float = 0.0
-    ) -> Self:
-        """`extra` is the variance of each entry of the prior's mean: for a client it adds to the prior's own."""
-        self.prior_mean_, self.prior_variance_, self.noise_variance_ = _facts(prior)
-        wide = prior._replace(variances=prior.variances + extra)
-        doubt = mean_covariance(data, wide) if learned else None
-        self.estimates_ = estimates(data, wide) if theta is None else theta
-        self.expected_mse_ = posterior_mse(data, wide)
-        self.coefficient_variance_ = coordinate_variance(data, wide)
+    def _finish(self, data: Directions, prior: Prior, theta: Array | None = None, learned: bool = True) -> Self:
+        """Estimates and errors; with a `learned` mean they include that it is not known exactly."""
+        self.prior_mean_, self.prior_variance_ = prior.means[0], float(prior.variances[0])
+        self.noise_variance_, self.global_ = prior.noise, self.prior_mean_[None]
+        doubt = mean_covariance(data, prior) if learned else None
+        self.estimates_ = estimates(data, prior) if theta is None else theta
+        self.expected_mse_ = posterior_mse(data, prior)
+        self.coefficient_variance_ = coordinate_variance(data, prior)
         if doubt is not None:
-            self.expected_mse_ = self.expected_mse_ + mean_error(data, wide, doubt)
-            self.coefficient_variance_ += mean_coordinate_error(data, wide, doubt)
-        self.local_mse_, self.global_ = local_mse(data, prior), self.prior_mean_[None]
-        self.global_mse_ = global_mse(data, wide, doubt)
+            self.expected_mse_ = self.expected_mse_ + mean_error(data, prior, doubt)
+            self.coefficient_variance_ += mean_coordinate_error(data, prior, doubt)
+        self.local_mse_, self.global_mse_ = local_mse(data, prior), global_mse(data, prior, doubt)
         return self
 
 
-def _facts(prior: Prior) -> tuple[Array, float, float]:
-    return prior.means[0], float(prior.variances[0]), prior.noise
-
-
-def public_start(estimator: Any, given: Given) -> Learned:
-    """Where learning from messages starts: what is given, else the guess and a mean of 0. Reads no data."""
-    prior, noise = (check_positive("guess", value) for value in estimator.guess)
-    mean = np.zeros(estimator.n_features_in_) if given.mean is None else given.mean
-    return Learned(mean, given.prior or prior, given.noise or noise, 0.0)
-
-
-def message_settings(estimator: Any, message: Message) -> tuple[Message, float, int, float, int | None]:
+def letters_of(estimator: Any, message: Message) -> Letters:
+    """An estimator's settings for messages, checked."""
     if not 0 <= estimator.momentum < 1:
         raise TacitError(f"momentum {estimator.momentum} must be at least 0 and below 1")
     radius, rounds = check_positive("radius", estimator.radius), check_count("rounds", estimator.rounds)
-    return message, radius, rounds, float(estimator.momentum), estimator.seed
+    return Letters(message, radius, rounds, float(estimator.momentum), estimator.seed)

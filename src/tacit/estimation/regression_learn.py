@@ -6,6 +6,7 @@ import numpy as np
 
 from tacit.estimation.regression_climb import Climb, climb
 from tacit.estimation.regression_data import Directions, Floats, segments, spread
+from tacit.estimation.regression_error import pull
 from tacit.estimation.regression_gradient import Descent, descend
 from tacit.estimation.regression_model import Floor, Prior, em_step, moments, pack, pooled, posterior, unpack
 from tacit.estimation.regression_private import Evidence, Expect
@@ -68,15 +69,23 @@ def learn_gradient(
 
 
 def evidence_of(data: Directions, given: Given) -> Expect:
-    """What clients would put into a message, for any prior."""
+    """What clients would put into a message, for any prior.
 
-    def expect(mean: Floats, prior: float, noise: float) -> Evidence:
-        assumed = given.over(Prior(np.ones(1), mean[None], np.array([prior]), noise))
-        now, d, s = posterior(data, assumed), len(mean), float(assumed.variances[0])
-        shift, total = now.shift[:, 0], now.total[:, 0]
-        known = s**2 * data.length**2 / total
-        size = d * s + segments(shift**2 - known, data.starts)
-        left = (now.surprise[:, 0] * assumed.noise / total) ** 2 + assumed.noise * (1 - assumed.noise / total)
-        return Evidence(spread(data, shift), size, (data.rest + segments(left, data.starts)) / data.sizes)
+    Squared surprises are 1 + p a + (1 - p) b times what the prior expects, if its variance is too small by a and the
+    noise by b (in logarithms), p the pull of a direction: slope = weight times (a, b) on average.
+    """
+
+    def expect(mean: Floats, variances: Floats) -> Evidence:
+        assumed = given.over(Prior(np.ones(1), mean[None], variances[:1], float(variances[1])))
+        now = posterior(data, assumed)
+        p, ratio = pull(data, assumed), now.surprise[:, 0] ** 2 / now.total[:, 0] - 1
+        left, q, n = data.sizes - data.ranks, 1 - p, data.sizes
+        more = [segments(p * ratio, data.starts), segments(q * ratio, data.starts) + data.rest / assumed.noise - left]
+        both = segments(p * q, data.starts)
+        weight = [segments(p**2, data.starts), both, both, segments(q**2, data.starts) + left]
+        slope = np.stack(more, axis=1) / n[:, None]
+        known = np.array([given.prior is not None, given.noise is not None])
+        slope[:, known] = 0.0
+        return Evidence(spread(data, now.shift[:, 0]), slope, np.stack(weight, axis=1) / n[:, None])
 
     return expect

@@ -1,7 +1,8 @@
-"""Logistic regressions whose coefficients come from a mixture of k round Gaussians, by Laplace's approximation.
+"""Logistic regressions whose coefficients come from a mixture of k round Gaussians, approximately.
 
-A client's most probable coefficients differ from a component's mean only along the client's own directions, so each is
-found by Newton's method in as many dimensions as the client has rows (at most d), clients of similar size in one batch.
+A client's posterior is replaced by the nearest Gaussian (variational; expectations of a row by quadrature). Its mean
+differs from a component's only along the client's own directions, so it is found in as many dimensions as the client
+has rows, at most d, clients of similar size in one batch. EM with it climbs a lower bound of the likelihood.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from tacit.errors import TacitError
 from tacit.estimation.regression_data import Directions, Flags, Floats, Ints, Rows, decompose, segments
 from tacit.estimation.regression_model import LEAST, Floor, Prior
 
-_NEWTON = 25
+NODES = 12
+_STEPS = 50
 _CLOSE = 1e-9
 
 
@@ -34,13 +36,14 @@ class Logits(NamedTuple):
     batches: list[Batch]
 
 
-class Peak(NamedTuple):
-    """A client's most probable coefficients under one component, and the curvature there."""
+class Belief(NamedTuple):
+    """The Gaussian nearest to each client's posterior under one component."""
 
-    shift: Floats  # [directions], from the component's mean
-    log_marginal: Floats  # [clients], Laplace's
-    trace: Floats  # [clients], of the posterior covariance
-    variance: Floats  # [directions], posterior variance along each direction
+    shift: Floats  # [directions], its mean minus the component's
+    weight: list[Floats]  # information of each row, [g, n] a batch: with the shift, all that is needed to go on
+    evidence: Floats  # [clients], at most the log-likelihood of the client's classes
+    trace: Floats  # [clients], of the covariance
+    variance: Floats  # [directions], along each direction
 
 
 def prepare(rows: Rows) -> Logits:
@@ -77,31 +80,33 @@ def _places(starts: Ints, members: Ints, width: int) -> tuple[Ints, Flags]:
     return np.where(inside, place, 0), inside
 
 
-def peaks(data: Logits, mean: Floats, variance: float, start: Floats | None = None) -> Peak:
-    """Every client's peak under N(mean, variance I); `start` is a shift to begin from. Finite for every design."""
+def beliefs(data: Logits, mean: Floats, variance: float, start: Belief | None = None, nodes: int = NODES) -> Belief:
+    """Every client's belief under N(mean, variance I), found from `start` on. Finite for every design.
+
+    With one node a row counts only at the mean of the belief, which is then the posterior's peak.
+    """
     directions, d = data.directions, data.directions.basis.shape[1]
     middle = directions.basis @ mean
-    shift, along = np.zeros(len(middle)), np.full(len(middle), variance)
-    marginal, trace = np.empty(len(directions.sizes)), np.empty(len(directions.sizes))
-    for batch in data.batches:
-        centre = np.where(batch.real, middle[batch.take] if len(middle) else 0.0, 0.0)
-        first = np.zeros_like(centre) if start is None else np.where(batch.real, start[batch.take], 0.0)
-        found = _newton(batch, centre, variance, first)
-        curved = _curvature(batch, centre + found, variance)
-        inside = np.linalg.inv(curved).diagonal(axis1=1, axis2=2)
-        fit = _fit(batch, centre + found) - (found**2).sum(axis=1) / (2 * variance)
-        marginal[batch.members] = fit - 0.5 * np.linalg.slogdet(curved)[1]
+    shift, along, weights = np.zeros(len(middle)), np.full(len(middle), variance), []
+    evidence, trace = np.empty(len(directions.sizes)), np.empty(len(directions.sizes))
+    for at, batch in enumerate(data.batches):
+        first = None if start is None else (_take(batch, start.shift), start.weight[at])
+        found = _ascend(batch, _take(batch, middle), variance, first, nodes)
+        weights.append(found.weight)
+        evidence[batch.members] = found.height
+        inside = found.covariance.diagonal(axis1=1, axis2=2)
         trace[batch.members] = variance * (d - inside.shape[1] + inside.sum(axis=1))
-        shift[batch.take[batch.real]] = found[batch.real]
+        shift[batch.take[batch.real]] = found.shift[batch.real]
         along[batch.take[batch.real]] = variance * inside[batch.real]
-    return Peak(shift, marginal, trace, along)
+    return Belief(shift, weights, evidence, trace, along)
 
 
 def likelihoods(data: Logits, mean: Floats) -> Floats:
     """Log-likelihood of each client's classes at one vector of coefficients."""
     middle, out = data.directions.basis @ mean, np.empty(len(data.directions.sizes))
     for batch in data.batches:
-        out[batch.members] = _fit(batch, np.where(batch.real, middle[batch.take], 0.0))
+        margin = batch.sign * _logit(batch, _take(batch, middle))
+        out[batch.members] = -(batch.live * np.logaddexp(0.0, -margin)).sum(axis=1)
     return out
 
 
@@ -109,80 +114,142 @@ def slopes(data: Logits, position: Floats) -> Floats:
     """Gradient of each client's log-likelihood along its directions, at a position along them."""
     out = np.zeros(len(position))
     for batch in data.batches:
-        at = np.where(batch.real, position[batch.take], 0.0)
-        out[batch.take[batch.real]] = _slope(batch, at)[batch.real]
+        push = batch.live * batch.sign * expit(-batch.sign * _logit(batch, _take(batch, position)))
+        out[batch.take[batch.real]] = np.einsum("gnr,gn->gr", batch.design, push)[batch.real]
     return out
+
+
+def _take(batch: Batch, values: Floats) -> Floats:
+    """Values along all directions as the batch has them, 0 for padding."""
+    return np.where(batch.real, values[batch.take], 0.0) if len(values) else np.zeros(batch.take.shape)
 
 
 def _logit(batch: Batch, at: Floats) -> Floats:
     return np.einsum("gnr,gr->gn", batch.design, at)
 
 
-def _fit(batch: Batch, at: Floats) -> Floats:
-    return -(batch.live * np.logaddexp(0.0, -batch.sign * _logit(batch, at))).sum(axis=1)
+class _State(NamedTuple):
+    shift: Floats  # [g, r]
+    weight: Floats  # [g, n]
+    covariance: Floats  # [g, r, r], over the prior's variance
+    spread: Floats  # [g, n], variance of each row's logit
+    height: Floats  # [g], lower bound of the log-likelihood
 
 
-def _slope(batch: Batch, at: Floats) -> Floats:
-    push = batch.live * batch.sign * expit(-batch.sign * _logit(batch, at))
-    return np.einsum("gnr,gn->gr", batch.design, push)
-
-
-def _curvature(batch: Batch, at: Floats, variance: float) -> Floats:
-    """I + variance times the information: 1 on the diagonal for padding."""
-    chance = expit(_logit(batch, at))
-    weighted = batch.design * (batch.live * chance * (1 - chance))[..., None]
-    return np.eye(at.shape[1]) + variance * np.matmul(batch.design.transpose(0, 2, 1), weighted)
-
-
-def _newton(batch: Batch, centre: Floats, variance: float, start: Floats) -> Floats:
-    """Newton's method; a step that does not climb is halved, so the objective never falls."""
-    found, height = start, _height(batch, centre, start, variance)
-    for _ in range(_NEWTON):
-        slope = variance * _slope(batch, centre + found) - found
-        step = np.linalg.solve(_curvature(batch, centre + found, variance), slope[..., None])[..., 0]
-        scale = np.ones(len(found))
-        for _ in range(30):
-            tried = _height(batch, centre, found + scale[:, None] * step, variance)
-            low = tried < height - 1e-12 * np.abs(height)
-            if not low.any():
-                break
-            scale = np.where(low, scale / 2, scale)
-        found = found + np.where(low, 0.0, scale)[:, None] * step
-        height = _height(batch, centre, found, variance)
-        if (np.abs(step).max(initial=0.0)) <= _CLOSE * np.sqrt(variance):
+def _ascend(batch: Batch, centre: Floats, variance: float, start: tuple[Floats, Floats] | None, nodes: int) -> _State:
+    """Natural-gradient steps on the bound, halved where they would lower it: the bound never falls."""
+    shift, weight = (np.zeros_like(centre), 0.25 * batch.live) if start is None else start
+    now = _state(batch, centre, variance, shift, weight, nodes)
+    for _ in range(_STEPS):
+        push, target = _expected(batch, _logit(batch, centre + now.shift), now.spread, nodes)
+        slope = variance * np.einsum("gnr,gn->gr", batch.design, push) - now.shift
+        step = np.linalg.solve(_curvature(batch, target, variance), slope[..., None])[..., 0]
+        after = _best(batch, centre, variance, now, (step, target - now.weight), nodes)
+        gained = float(np.max(after.height - now.height, initial=0.0))
+        now = after
+        if gained <= _CLOSE:
             break
-    return found
+    return now
 
 
-def _height(batch: Batch, centre: Floats, found: Floats, variance: float) -> Floats:
-    return _fit(batch, centre + found) - (found**2).sum(axis=1) / (2 * variance)
+def _best(
+    batch: Batch, centre: Floats, variance: float, now: _State, step: tuple[Floats, Floats], nodes: int
+) -> _State:
+    scale = np.ones((len(now.shift), 1))
+    for _ in range(12):
+        tried = _state(batch, centre, variance, now.shift + scale * step[0], now.weight + scale * step[1], nodes)
+        low = tried.height < now.height - 1e-12 * np.abs(now.height)
+        if not low.any():
+            return tried
+        scale = np.where(low[:, None], scale / 2, scale)
+    return _State(*(np.where(low.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(now, tried, strict=True)))
+
+
+def _state(batch: Batch, centre: Floats, variance: float, shift: Floats, weight: Floats, nodes: int) -> _State:
+    curved = _curvature(batch, weight, variance)
+    covariance = np.linalg.inv(curved)
+    turned = np.matmul(batch.design, covariance)
+    spread = variance * np.einsum("gnr,gnr->gn", turned, batch.design)
+    fit = _expected_fit(batch, _logit(batch, centre + shift), spread, nodes)
+    if nodes == 1:
+        return _State(shift, weight, covariance, spread, fit - (shift**2).sum(axis=1) / (2 * variance))
+    far = (shift**2).sum(axis=1) / variance + covariance.trace(axis1=1, axis2=2) - shift.shape[1]
+    return _State(shift, weight, covariance, spread, fit - 0.5 * (far + np.linalg.slogdet(curved)[1]))
+
+
+def _curvature(batch: Batch, weight: Floats, variance: float) -> Floats:
+    """I + variance times the information: 1 on the diagonal for padding."""
+    scaled = batch.design * (batch.live * weight)[..., None]
+    return np.eye(batch.design.shape[2]) + variance * np.matmul(batch.design.transpose(0, 2, 1), scaled)
+
+
+def _nodes(count: int) -> tuple[Floats, Floats]:
+    points, weights = np.polynomial.hermite_e.hermegauss(count)
+    return points, weights / weights.sum()
+
+
+def _expected_fit(batch: Batch, logit: Floats, spread: Floats, nodes: int) -> Floats:
+    total = np.zeros_like(logit)
+    for point, weight in zip(*_nodes(nodes), strict=True):
+        total -= weight * np.logaddexp(0.0, -batch.sign * (logit + point * np.sqrt(spread)))
+    return (batch.live * total).sum(axis=1)
+
+
+def _expected(batch: Batch, logit: Floats, spread: Floats, nodes: int) -> tuple[Floats, Floats]:
+    """Slope and curvature of a row's log-likelihood, averaged over the belief."""
+    push, curve = np.zeros_like(logit), np.zeros_like(logit)
+    for point, weight in zip(*_nodes(nodes), strict=True):
+        chance = expit(-batch.sign * (logit + point * np.sqrt(spread)))
+        push += weight * batch.sign * chance
+        curve += weight * chance * (1 - chance)
+    return batch.live * push, batch.live * curve
 
 
 class LogitPosterior(NamedTuple):
-    peaks: list[Peak]  # one a component
+    beliefs: list[Belief]  # one a component
     log_share: Floats  # [clients, k]
-    log_likelihood: Floats  # [clients], Laplace's
+    log_likelihood: Floats  # [clients], at most the true one
 
 
-def logit_posterior(data: Logits, prior: Prior, starts: list[Floats] | None = None) -> LogitPosterior:
+def logit_posterior(data: Logits, prior: Prior, starts: list[Belief] | None = None) -> LogitPosterior:
     found = [
-        peaks(data, prior.means[at], float(prior.variances[at]), None if starts is None else starts[at])
+        beliefs(data, prior.means[at], float(prior.variances[at]), None if starts is None else starts[at])
         for at in range(len(prior.weights))
     ]
-    joint = np.log(np.maximum(prior.weights, LEAST)) + np.stack([peak.log_marginal for peak in found], axis=1)
+    joint = np.log(np.maximum(prior.weights, LEAST)) + np.stack([belief.evidence for belief in found], axis=1)
     likelihood = logsumexp(joint, axis=1)
     return LogitPosterior(found, joint - likelihood[:, None], likelihood)
 
 
 def logit_em_step(data: Logits, prior: Prior, now: LogitPosterior, floor: Floor) -> Prior:
-    """The prior that EM takes next, with Laplace's approximation for the posteriors; no variance below its floor."""
+    """The prior that EM takes next, the posteriors approximate; no variance below its floor."""
     share, d = np.exp(now.log_share), data.directions.basis.shape[1]
     mass = np.maximum(share.sum(axis=0), LEAST)
     means, variances = prior.means.copy(), prior.variances.copy()
-    for at, peak in enumerate(now.peaks):
+    for at, belief in enumerate(now.beliefs):
         each = np.repeat(share[:, at], data.directions.ranks)
-        move = (each * peak.shift) @ data.directions.basis / mass[at]
-        size = segments(peak.shift**2, data.directions.starts) + peak.trace
+        move = (each * belief.shift) @ data.directions.basis / mass[at]
+        size = segments(belief.shift**2, data.directions.starts) + belief.trace
         means[at] += move
         variances[at] = max((share[:, at] @ size / mass[at] - (move**2).sum()) / d, floor.prior)
     return Prior(mass / mass.sum(), means, variances, prior.noise)
+
+
+def local_logit_mse(data: Logits, mean: Floats, variance: float, penalty: float) -> Floats:
+    """Expected squared error of estimates under N(0, penalty I) where the truth is N(mean, variance I): to first order.
+
+    With F the information at the prior's mean and H = F + I / penalty: the trace of H^-1 F H^-1, the squared pull to 0,
+    and what the client's rows leave open, which stays at 0.
+    """
+    directions, d = data.directions, data.directions.basis.shape[1]
+    middle, out = directions.basis @ mean, np.empty(len(directions.sizes))
+    for batch in data.batches:
+        centre = np.where(batch.real, middle[batch.take] if len(middle) else 0.0, 0.0)
+        chance = expit(_logit(batch, centre))
+        curved = _curvature(batch, chance * (1 - chance), penalty)
+        back = np.linalg.inv(curved) * (batch.real[:, :, None] & batch.real[:, None, :])
+        fluctuation = penalty * (back - np.matmul(back, back)).trace(axis1=1, axis2=2)
+        bias = (np.matmul(back, centre[..., None])[..., 0] ** 2).sum(axis=1) + variance * (back**2).sum(axis=(1, 2))
+        open_ = (mean**2).sum() - (centre**2).sum(axis=1) + variance * (d - batch.real.sum(axis=1))
+        out[batch.members] = fluctuation + bias + np.maximum(open_, 0.0)
+    return out

@@ -1,8 +1,9 @@
-"""EM from messages: in each of T rounds every client sends one clipped, possibly noisy vector, and nothing else.
+"""A prior learned from messages: in each of T rounds every client sends one clipped, possibly noisy vector.
 
-A message is the client's posterior mean minus the prior's mean, and what it says of both variances, in units of the
-current prior, which is public. The T messages of a client are calibrated together. The server adds momentum, which is
-stable for every design (EM's own step contracts), because EM alone moves little a round where clients have few rows.
+First rounds: the client's posterior mean minus the prior's mean (EM's step), and what its data say of both variances.
+Last rounds: the variances alone, around the mean that was found, so that the prior's variance includes how far that
+mean is off: a poor mean makes clients trust it less. Everything is in units of the current prior, which is public. The
+server adds momentum, stable for every design because EM's step contracts; EM alone moves little where rows are few.
 """
 
 import math
@@ -14,72 +15,77 @@ import numpy as np
 from tacit.estimation.regression_data import Floats
 from tacit.privacy.messages import Domain, Message, source
 
-WEIGHT = 0.5
-"""Of the variances' entries beside the coefficients' in a message, in units of the prior."""
-
 
 class Evidence(NamedTuple):
     """What clients know under the current prior. Stays with them; a message is made of it."""
 
     shift: Floats  # [clients, d], posterior mean minus the prior's mean
-    size: Floats  # [clients], expected squared distance of the coefficients from the prior's mean
-    noise: Floats | None  # [clients], expected squared error of a prediction; None where there is no noise to learn
+    slope: Floats  # [clients, v], by how much the data ask for more of each variance, relative, at most about 1
+    weight: Floats  # [clients, v * v], information about the logarithms of the variances, entries at most 1
 
 
 class Learned(NamedTuple):
     mean: Floats
-    prior: float
-    noise: float
-    mean_variance: float  # of each entry of the mean, from the messages; at most this
+    variances: Floats  # [v]: the prior's, and the noise's where there is one to learn
+    mean_variance: float = 0.0  # of each entry of the mean, from the messages; at most this
 
 
-Expect = Callable[[Floats, float, float], Evidence]
+class Letters(NamedTuple):
+    """How messages are sent; all `rounds` of a client are within the message's epsilon together."""
+
+    message: Message
+    radius: float
+    rounds: int
+    momentum: float
+    seed: int | None
+
+    @property
+    def for_variances(self) -> int:
+        return self.rounds // 3
 
 
-def rounds_of(
-    expect: Expect, start: Learned, message: Message, radius: float, rounds: int, momentum: float, seed: int | None
-) -> Learned:
+Expect = Callable[[Floats, Floats], Evidence]
+
+
+def learn(expect: Expect, start: Learned, letters: Letters, mean_known: bool) -> Learned:
     """The prior after `rounds` messages a client. Reads the evidence through `message.repeated(rounds)` only."""
-    d, sender = len(start.mean), message.repeated(rounds)
-    point = np.concatenate([start.mean, np.log([start.prior, start.noise])])
-    speed, spent = np.zeros_like(point), []
-    for at in range(rounds):
-        prior, noise = np.exp(point[d:])
-        values = _message(expect(point[:d], prior, noise), prior, noise)
-        domain = Domain(radius, dimension=values.shape[1])
-        mean, variance = _mean(sender, values, domain, seed, at)
-        speed = momentum * speed + _update(mean, variance, prior, d)
-        point = np.clip(point + speed, -1e3, 1e3)
-        spent.append(variance * d * prior)
-    mean, left = _shrunk(point[:d] - start.mean, _walk(spent, momentum))
-    return Learned(start.mean + mean, float(np.exp(point[d])), float(np.exp(point[d + 1])), left)
+    walking = 0 if mean_known else letters.rounds - letters.for_variances
+    mean, variances, speed, spent = start.mean, start.variances, np.zeros_like(start.mean), []
+    for at in range(walking):
+        evidence, unit = expect(mean, variances), math.sqrt(len(mean) * variances[0])
+        body = np.concatenate([evidence.shift / unit, evidence.slope, evidence.weight], axis=1)
+        sent, variance = _mean(letters, body, at)
+        speed = letters.momentum * speed + unit * sent[: len(mean)]
+        mean = np.clip(mean + speed, -1e100, 1e100)
+        variances = _rescaled(variances, sent[len(mean) :], variance)
+        spent.append(variance * unit**2)
+    moved, left = _shrunk(mean - start.mean, _walk(spent, letters.momentum))
+    mean = start.mean + moved
+    for at in range(walking, letters.rounds):
+        evidence = expect(mean, variances)
+        variances = _rescaled(variances, *_mean(letters, np.concatenate(evidence[1:], axis=1), at))
+    return Learned(mean, variances, left)
 
 
-def _message(evidence: Evidence, prior: float, noise: float) -> Floats:
-    d = evidence.shift.shape[1]
-    parts = [evidence.shift / math.sqrt(d * prior), WEIGHT * (evidence.size[:, None] / (d * prior) - 1)]
-    if evidence.noise is not None:
-        parts.append(WEIGHT * (evidence.noise[:, None] / noise - 1))
-    return np.concatenate(parts, axis=1)
-
-
-def _mean(sender: Message, values: Floats, domain: Domain, seed: int | None, at: int) -> tuple[Floats, float]:
+def _mean(letters: Letters, values: Floats, at: int) -> tuple[Floats, float]:
     """Mean of the messages, and the variance that they put on each entry of it."""
-    m, std = len(values), sender.server_std(domain)
-    sent = sender.send(values, domain, source(seed, "regression/message", at)).mean(axis=0)
+    domain, m = Domain(letters.radius, dimension=values.shape[1]), len(values)
+    sender = letters.message.repeated(letters.rounds)
+    sent = sender.send(values, domain, source(letters.seed, "regression/message", at)).mean(axis=0)
+    std = sender.server_std(domain) / m
     if std > 0:
-        sent = sent + std / m * source(seed, "regression/server", at).standard_normal(sent.shape)
-    return sent, sender.variance(domain) / m + (std / m) ** 2
+        sent = sent + std * source(letters.seed, "regression/server", at).standard_normal(sent.shape)
+    return sent, sender.variance(domain) / m + std**2
 
 
-def _update(mean: Floats, variance: float, prior: float, d: int) -> Floats:
-    """EM's step for mean and logarithms of both variances; a variance changes by a factor of two at most."""
-    moved = max(float((mean[:d] ** 2).sum()) - d * variance, 0.0)
-    ratios = 1 + mean[d:] / WEIGHT
-    ratios[0] -= moved
-    logs = np.zeros(2)
-    logs[: len(ratios)] = np.log(np.clip(ratios, 0.5, 2.0))
-    return np.concatenate([mean[:d] * math.sqrt(d * prior), logs])
+def _rescaled(variances: Floats, sent: Floats, variance: float) -> Floats:
+    """Newton's step in the logarithms, as far as the information exceeds the messages' noise; a factor of 2 at most."""
+    v = len(variances)
+    slope, weight = sent[:v], sent[v:].reshape(v, v)
+    values, vectors = np.linalg.eigh((weight + weight.T) / 2)
+    gains = np.maximum(values, 0.0) / (np.maximum(values, 0.0) ** 2 + 10 * variance + 1e-6)
+    step = vectors @ (gains * (vectors.T @ slope))
+    return np.clip(variances * np.exp(np.clip(step, -math.log(2), math.log(2))), 1e-100, 1e100)
 
 
 def _walk(spent: list[float], momentum: float) -> float:
@@ -95,4 +101,4 @@ def _shrunk(moved: Floats, variance: float) -> tuple[Floats, float]:
     if variance == 0 or d < 3 or size == 0:
         return moved, variance
     keep = max(0.0, 1 - (d - 2) * variance / size)
-    return keep * moved, variance * min(1.0, max(keep, math.sqrt(2 / d)))
+    return keep * moved, keep * variance

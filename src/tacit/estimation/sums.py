@@ -25,10 +25,10 @@ class Sums:
     def of(cls, values: Array, sizes: Array) -> "Sums":
         kinds, codes = np.unique(sizes, return_inverse=True)
         counts = np.bincount(codes, minlength=len(kinds)).astype(np.float64)
-        columns = [np.bincount(codes, column, len(kinds)) for column in values.T]
+        columns = [_total(codes, column, len(kinds)) for column in values.T]
         means = np.column_stack(columns) / counts[:, None]
         around = np.square(values - means[codes]).sum(1)
-        return cls(kinds, counts, means, np.bincount(codes, around, len(kinds)))
+        return cls(kinds, counts, means, _total(codes, around, len(kinds)))
 
     @classmethod
     def empty(cls, dimension: int) -> "Sums":
@@ -39,11 +39,11 @@ class Sums:
         kinds, codes = np.unique(np.concatenate([self.sizes, other.sizes]), return_inverse=True)
         each = np.concatenate([self.counts, other.counts])
         values = np.concatenate([self.means, other.means])
-        spread = np.bincount(codes, np.concatenate([self.spread, other.spread]), len(kinds))
-        counts = np.bincount(codes, each, len(kinds))
-        columns = [np.bincount(codes, each * column, len(kinds)) for column in values.T]
+        spread = _total(codes, np.concatenate([self.spread, other.spread]), len(kinds))
+        counts = _total(codes, each, len(kinds))
+        columns = [_total(codes, each * column, len(kinds)) for column in values.T]
         means = np.column_stack(columns) / counts[:, None]
-        spread += np.bincount(codes, each * np.square(values - means[codes]).sum(1), len(kinds))
+        spread += _total(codes, each * np.square(values - means[codes]).sum(1), len(kinds))
         return Sums(kinds, counts, means, spread)
 
     @property
@@ -67,3 +67,7 @@ class Sums:
         around = self.spread + self.counts * np.square(self.means - self.mean(weight)).sum(1)
         share = each * (1 - weight / each.sum())
         return float(weight @ around / self.dimension / share.sum()), float((share / self.sizes).sum() / share.sum())
+
+
+def _total(codes: NDArray[np.intp], values: Array, kinds: int) -> Array:
+    return np.asarray(np.bincount(codes, values, kinds), dtype=np.float64)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,13 +14,13 @@ from tacit.engine.assemble import Privacy, Training
 from tacit.engine.loop import Schedule
 from tacit.errors import TacitError
 from tacit.experiments.complaints import nearest
-from tacit.experiments.config import Config, MethodTable, MovingClip, PrivacyTable, Table
+from tacit.experiments.config import AmongTable, Config, MethodTable, MovingClip, PrivacyTable, Table
 from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
 from tacit.privacy import plan as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
-from tacit.privacy.levels import Level
+from tacit.privacy.levels import Among, Level, read_choices
 
 _PLANS: Mapping[str, type] = {
     "open": plans.Open,
@@ -181,10 +182,19 @@ def build_privacy(config: Config) -> Privacy:
     return Privacy(
         plan=_plan(name, config.privacy),
         levels=levels,
-        choices=dict(config.choices),  # pyright: ignore[reportArgumentType]
+        choices=_choices(config),
         accountant=config.privacy.accountant,
         allow_large_delta=config.privacy.allow_large_delta,
     )
+
+
+def _choices(config: Config) -> Any:
+    if isinstance(config.choices, str):
+        return read_choices(Path(config.choices))
+    return {
+        name: Among(wish.share, wish.holding) if isinstance(wish, AmongTable) else wish
+        for name, wish in config.choices.items()
+    }
 
 
 def _plan(name: str, table: PrivacyTable) -> plans.Request:

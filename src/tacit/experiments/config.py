@@ -91,7 +91,8 @@ class MovingClip(Table):
 class PrivacyTable(Table):
     plan: Literal["open", "central", "grouped", "local", "record"] | None = None
     clip: Positive | MovingClip | None = None
-    ratio: Share | None = None
+    ratio: Share | Literal["optimal"] | None = None
+    horizon: Positive | None = None
     project: bool | None = None
     participations: Count | None = None
     bound: Positive | None = None
@@ -103,6 +104,13 @@ class LevelTable(Table):
     epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     noise: Positive | None = None
+
+
+class AmongTable(Table):
+    """A share of all clients, drawn from those that hold a class."""
+
+    share: Share
+    holding: Annotated[int, Field(ge=0)]
 
 
 class Evaluate(Table):
@@ -132,7 +140,7 @@ class Config(Table):
     method: MethodTable = MethodTable()
     privacy: PrivacyTable = PrivacyTable()
     levels: dict[str, LevelTable] = {}
-    choices: dict[str, Share | str] = {}
+    choices: dict[str, Share | str | AmongTable] | str = {}  # a text is the path of a CSV file: client, level
     evaluate: Evaluate = Evaluate()
     run: RunTable = RunTable()
 

@@ -84,7 +84,8 @@ class Metrics:
             write_atomically(self._path, (_header() + _text(self.rows)).encode())
 
     def has(self, round: int) -> bool:
-        return any(row.round == round for row in self.rows)
+        """Whether the round was evaluated."""
+        return any(row.round == round and row.metric == "strangers" for row in self.rows)
 
 
 def read(path: Path) -> list[Row]:

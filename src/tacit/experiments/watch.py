@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tacit.engine.evaluate import Scores
 from tacit.engine.loop import Report
 from tacit.experiments.facts import Facts
-from tacit.experiments.metrics import ALL, Metrics, Row, epsilon_rows, score_rows
+from tacit.experiments.metrics import ALL, Metrics, Row, epsilon_rows, label, score_rows
 from tacit.experiments.spending import Spending, Spent
 
 
@@ -27,6 +27,9 @@ class Recorder:
     def after_round(self, report: Report) -> None:
         if report.scores is not None:
             self.record(report.round, report.scores, report.bound)
+        if report.weights is not None:
+            names = zip(self._facts.levels, report.weights, strict=True)
+            self.metrics.append(Row(report.round, label(level), "weight", weight) for level, weight in names)
 
     def record(self, round: int, scores: Scores, bound: float | None) -> None:
         if self.metrics.has(round):

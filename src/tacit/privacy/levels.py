@@ -1,9 +1,12 @@
 """A menu of privacy levels, and who chose which. Private by default; opting out is explicit."""
 
+import csv
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 import numpy as np
 
@@ -96,22 +99,71 @@ class Choices:
         return self.menu.levels[self.level[client]]
 
 
-def by_fraction(menu: Menu, clients: int, fractions: Mapping[str, float], seed: int) -> Choices:
-    """A random share of the clients for each named level; everybody else has the default level."""
-    for name, share in fractions.items():
+@dataclass(frozen=True)
+class Among:
+    """A share of all clients, drawn only from those that hold a class: for skewed choices."""
+
+    share: float
+    holding: int
+
+
+Share = float | Among
+
+
+def by_fraction(
+    menu: Menu, clients: int, fractions: Mapping[str, Share], seed: int, held: np.ndarray | None = None
+) -> Choices:
+    """A random share of the clients for each named level; everybody else has the default level.
+
+    `held`: rows of each class at each client, [clients, classes], for shares among those that hold one.
+    """
+    shares = {name: share.share if isinstance(share, Among) else share for name, share in fractions.items()}
+    for name, share in shares.items():
         menu.index(name)
         if not 0 <= share <= 1:
             raise TacitError(f"the share of clients at level '{name}' must lie between 0 and 1, not {share}")
-    if sum(fractions.values()) > 1 + 1e-9:
-        raise TacitError(f"the shares of the levels add up to {sum(fractions.values()):g}: at most 1 is possible")
+    if sum(shares.values()) > 1 + 1e-9:
+        raise TacitError(f"the shares of the levels add up to {sum(shares.values()):g}: at most 1 is possible")
     order = rng.generator(seed, "choices").permutation(clients)
     level = np.full(clients, menu.default, dtype=np.int64)
-    start = 0
-    for name, share in fractions.items():
-        end = start + round(share * clients)
-        level[order[start:end]] = menu.index(name)
-        start = end
+    free = np.ones(clients, bool)
+    for name, wish in sorted(fractions.items(), key=lambda item: not isinstance(item[1], Among)):
+        able = free & _holders(wish, held, clients)
+        chosen = order[able[order]][: round(shares[name] * clients)]
+        if len(chosen) < round(shares[name] * clients):
+            raise TacitError(
+                f"level '{name}' wants {round(shares[name] * clients)} clients, but only {len(chosen)} can"
+            )
+        level[chosen], free[chosen] = menu.index(name), False
     return Choices(menu, level)
+
+
+def _holders(wish: Share, held: np.ndarray | None, clients: int) -> np.ndarray:
+    if not isinstance(wish, Among):
+        return np.ones(clients, bool)
+    if held is None or not 0 <= wish.holding < held.shape[1]:
+        raise TacitError(f"no client can hold class {wish.holding}: the classes are 0 to {_last(held)}")
+    return held[:, wish.holding] > 0
+
+
+def _last(held: np.ndarray | None) -> int:
+    return 0 if held is None else held.shape[1] - 1
+
+
+def read_choices(path: Path) -> dict[str, str]:
+    """The level of each client in a CSV file with the columns client and level."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the choices in {path}: {error}") from error
+    if not rows or not {"client", "level"} <= rows[0].keys():
+        raise TacitError(f"{path} needs a header with the columns client and level, and a row for each choice")
+    names = [row["client"] for row in rows]
+    twice = next((name for name, n in Counter(names).items() if n > 1), None)
+    if twice is not None:
+        raise TacitError(f"client '{twice}' chooses twice in {path}: leave one row")
+    return {row["client"]: row["level"] for row in rows}
 
 
 def by_client(menu: Menu, ids: Sequence[str], chosen: Mapping[str, str]) -> Choices:

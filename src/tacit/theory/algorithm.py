@@ -21,7 +21,7 @@ _NAME = "weight"
 
 @dataclass(frozen=True)
 class Least(Task):
-    """Half the squared error of a row. Over the n_s rows of an orthogonal design its mean is eq. (14) of FeO2 + a constant.
+    """Half the squared error of a row. Over n_s orthogonal rows its mean is eq. (14) of FeO2 plus a constant.
 
     Eq. (12) of FeO2 as printed (no 1/2) has twice that gradient: there eta = 1 would overshoot.
     """

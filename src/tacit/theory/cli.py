@@ -33,7 +33,7 @@ def fedhdp(
     dim: Annotated[int, typer.Option(min=1, help="Coefficients of the linear regression (Figure 3).")] = 5,
     samples: Annotated[int, typer.Option(min=1, help="Rows of each client there; at least --dim.")] = 10,
     hold: Annotated[
-        Hold, typer.Option(help="In Figures 2 and 3, what the rest keep when a client opts out; gamma2: as published.")
+        Hold, typer.Option(help="In Figures 2 and 3, what the rest keep when one opts out; see docs/theory.md.")
     ] = "gamma2",
     repetitions: Annotated[int, typer.Option(min=8, help="Monte Carlo repetitions.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the Monte Carlo.")] = 0,

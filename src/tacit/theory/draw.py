@@ -11,6 +11,7 @@ from tacit.experiments.style import CSS, SCRIPT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
     from rich.table import Table as RichTable
 
 Style = Literal["solid", "dash", "dot"]
@@ -85,15 +86,19 @@ class Table:
     def markdown(self) -> str:
         rule = ["---"] * self.words + ["---:"] * (len(self.heads) - self.words)
         lines = ["| " + " | ".join(row) + " |" for row in (self.heads, rule, *self.rows)]
-        return "\n".join([f"## {self.title[:1].upper()}{self.title[1:]}", "", *lines, "", self.note, ""])
+        return "\n".join([f"## {self._heading}", "", *lines, "", self.note, ""])
 
     def html(self) -> str:
         head = self._cells("th", self.heads)
         rows = "".join(f"<tr>{self._cells('td', row)}</tr>" for row in self.rows)
         return (
-            f'<section><h2>{escape(self.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+            f'<section><h2>{escape(self._heading)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
             f'<tbody>{rows}</tbody></table></div><p class="note">{escape(self.note)}</p></section>'
         )
+
+    @property
+    def _heading(self) -> str:
+        return self.title[:1].upper() + self.title[1:]
 
     def _cells(self, tag: str, row: Sequence[str]) -> str:
         kinds = ["name"] * self.words + ["n"] * (len(self.heads) - self.words)
@@ -124,8 +129,12 @@ def _draw(axes: "Axes", panel: Panel) -> None:
             dots.x, dots.y, linestyle="none", marker="o", markersize=size, markerfacecolor=face, markeredgecolor=edge,
             label=dots.name or "_", zorder=4 if dots.filled else 3,
         )  # fmt: skip
-    axes.set_xscale("log" if panel.log_x else "linear")
-    axes.set_yscale("log" if panel.log_y else "linear")
+    if panel.log_x:
+        axes.set_xscale("log")
+        _plain_numbers(axes.xaxis, (1,))
+    if panel.log_y:
+        axes.set_yscale("log")
+        _plain_numbers(axes.yaxis, (1, 2, 5))
     axes.set_xlabel(panel.x_title, fontsize=10, color=_INK)
     axes.set_ylabel(panel.y_title, fontsize=10, color=_INK)
     axes.set_title(panel.title, fontsize=10, loc="left", color=_INK)
@@ -136,7 +145,16 @@ def _draw(axes: "Axes", panel: Panel) -> None:
     axes.spines["bottom"].set_color(_FAINT)
     if panel.range_y:
         axes.set_ylim(*panel.range_y)
-    axes.legend(fontsize=8.5, frameon=False, loc="best", labelcolor=_INK)
+    axes.legend(fontsize=8.5, loc="best", labelcolor=_INK, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def _plain_numbers(axis: "XAxis | YAxis", digits: Sequence[int]) -> None:
+    """Ticks of a logarithmic axis at these digits, not written as powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=digits))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def page(title: str, about: str, figures: Sequence[Figure], tables: Sequence[Table]) -> str:
@@ -189,8 +207,8 @@ def _dots(dots: Dots) -> dict[str, Any]:
 
 def _layout(panel: Panel) -> dict[str, Any]:
     return {
-        "xaxis": {"title": panel.x_title, "showgrid": False, "type": "log" if panel.log_x else "linear"},
-        "yaxis": {"title": panel.y_title, "type": "log" if panel.log_y else "linear", **_range(panel)},
+        "xaxis": {"title": panel.x_title, "showgrid": False} | ({"type": "log", "dtick": 1} if panel.log_x else {}),
+        "yaxis": {"title": panel.y_title, **_range(panel)} | ({"type": "log", "dtick": "D2"} if panel.log_y else {}),
         "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
         "hovermode": "closest",

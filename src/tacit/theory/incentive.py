@@ -91,8 +91,8 @@ def table(problem: Problem) -> Table:
         "what one private client would gain by opting out",
         "Personal errors at the best lambda if it stays or leaves, and relative gains: its own; its own if it takes "
         "its part of the noise out of what it receives (knowing); of each client that stays private (others); of the "
-        "server. Held: what the others keep; with z everybody keeps its epsilon, with the noise of a message or of the "
-        "mean (gamma^2, as published) the others become less private.",
+        "server. Held: what the others keep. With z held (noise by the server) or the noise of a message (local noise) "
+        "they keep their epsilon; with gamma^2 held, which can give the papers' percentages, their z falls.",
         ("server", "held", "stays", "leaves", "gain", "knowing", "others", "server"),
         rows,
         words=2,
@@ -125,15 +125,26 @@ def figure(problem: Problem) -> Figure:
         "Gain in personal error (server: in its own) at r* and the best lambda. Left: the client itself, by what the "
         "others hold. Right: with z held, what it gives to the rest.",
         [
-            Panel("the client's own gain, %", "share opted out before", "gain, %", _own(problem, rho)),
-            Panel("with z held: its gain and its gift, %", "share opted out before", "gain, %", _gift(several, rho)),
+            Panel(
+                "the client's own gain, by what the others keep",
+                "share opted out before",
+                "gain, %",
+                _own(problem, rho),
+            ),
+            Panel(
+                "with z held: its own gain and the others'", "share opted out before", "gain, %", _gift(several, rho)
+            ),
         ],
     )
 
 
 def _own(problem: Problem, rho: Sequence[float]) -> list[Line]:
     lines = []
-    names: dict[Hold, str] = {"gamma2": "others keep γ²", "message": "others keep their noise", "z": "others keep z"}
+    names: dict[Hold, str] = {
+        "gamma2": "others keep γ²",
+        "message": "others keep their message noise",
+        "z": "others keep z",
+    }
     for (hold, name), color in zip(names.items(), (_RED, _GREEN, _BLUE), strict=True):
         several = [problem.with_private(n, hold) for n in range(problem.clients, 1, -1)]
         lines.append(Line(name, color, rho, [100 * offer(each, hold=hold).gain for each in several]))
@@ -155,20 +166,24 @@ def price_figure(problem: Problem) -> Figure:
     """Personal errors of both kinds of clients, against who opted out and against the noise."""
     by_share = [problem.with_private(n) for n in range(problem.clients - 1, 0, -1)]
     factors = np.geomspace(1e-2, 1e2, 61)
-    by_noise = [replace(problem, gamma2=problem.gamma2 * factor) for factor in factors]
+    middle = problem.gamma2 or problem.sigma2 / problem.private
+    by_noise = [replace(problem, gamma2=middle * float(factor)) for factor in factors]
     return Figure(
         "theory-price",
         "The price of staying private: personal errors in the same federation, at r*",
         "Private clients stand between training alone and a federation without noise, and below the open clients: they "
         "have all the open messages beside their own data, an open client has one fewer.",
         [
-            _price_panel("z held", "share opted out", [each.rho for each in by_share], by_share),
+            _price_panel("by how many opted out (z held)", "share opted out", [p.rho for p in by_share], by_share),
             _price_panel(
-                f"{100 * problem.rho:.0f}% opted out", "noise of the private mean γ²", [p.gamma2 for p in by_noise],
-                by_noise, log_x=True,
+                f"by noise ({100 * problem.rho:.0f}% opted out)",
+                "noise of the private mean γ²",
+                [p.gamma2 for p in by_noise],
+                by_noise,
+                log_x=True,
             ),
         ],
-    )  # fmt: skip
+    )
 
 
 def _price_panel(

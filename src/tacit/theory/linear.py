@@ -1,7 +1,7 @@
 """Federated linear regression x_j = F_j phi_j + v_j (FeO2, appendix A).
 
 With F_j^T F_j = n_s I every coordinate is a point estimation of its own with alpha^2 = beta^2 / n_s: ratios and
-strengths are the same, errors add up over the coordinates. The covariances at the end hold for any designs of full rank.
+strengths are the same, errors add up over the coordinates. The covariances at the end hold for any full-rank designs.
 """
 
 from collections.abc import Sequence

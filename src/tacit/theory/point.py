@@ -16,8 +16,8 @@ OPEN: Final = 1
 """Positions in the menu and in its shares."""
 
 Hold = Literal["z", "message", "gamma2"]
-"""What stays the same when the number of private clients changes: their z (hence their epsilon), the noise of each
-message, or the noise of their mean."""
+"""What stays the same when the number of private clients changes: their z (their epsilon, with noise by the server),
+the noise of each message (their epsilon, with local noise), or the noise of their mean."""
 
 
 @dataclass(frozen=True)

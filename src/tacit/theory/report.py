@@ -23,8 +23,7 @@ class Report:
 
 def make(regression: Regression, *, hold: Hold = "gamma2", repetitions: int = 20_000, seed: int = 0) -> Report:
     problem = regression.coordinate
-    fewer = max(repetitions // 5, 4)
-    drawn = figures.figures(problem, regression.dim, regression.samples, hold, fewer, seed)
+    drawn = figures.figures(problem, regression.dim, regression.samples, hold, repetitions, seed)
     told = (tables.server_table(problem, repetitions, seed), tables.personal_table(problem, repetitions, seed))
     return Report(
         figures.describe(regression),

@@ -24,8 +24,8 @@ def server_table(problem: Problem, repetitions: int = 20_000, seed: int = 0) -> 
     gap, printed = point.fedavg_gap(problem), point.dp_fedavg_gap_as_published(problem)
     return Table(
         "server error",
-        f"Gaps to r*: FedAvg {gap:.4g} (eq. 13), DP-FedAvg {gap:.4g} at the same z, {printed:.4g} as published (eq. 14, "
-        "where each message keeps the noise that it had among fewer). Off: the difference in standard errors.",
+        f"Gaps to r*: FedAvg {gap:.4g} (eq. 13), DP-FedAvg {gap:.4g} at the same z, {printed:.4g} as published "
+        "(eq. 14: there each message keeps the noise that it had among fewer). Off: the difference in standard errors.",
         ("server", "formula", "Monte Carlo", "off"),
         rows,
     )
@@ -50,15 +50,16 @@ def personal_table(problem: Problem, repetitions: int = 20_000, seed: int = 0) -
     rules: list[tuple[str, int, float, float | None, bool]] = [
         ("exact", PRIVATE, exact, None, False),
         ("eq. 16", PRIVATE, published, None, False),
-        ("eq. 16, knowing", PRIVATE, published, None, True),
-        ("eq. 15, exact", OPEN, point.strength_open(problem), None, False),
+        ("knowing", PRIVATE, published, None, True),
+        ("eq. 15", OPEN, point.strength_open(problem), None, False),
         *(("exact", level, math.nan, 1.0, False) for level in (PRIVATE, OPEN)),
     ]
     here = [rule for rule in rules if problem.menu.groups[rule[1]].clients]
     return Table(
         "personal error",
         "Limit: the least possible (Bayes) for who sees its own estimate and the others' messages. Open clients reach "
-        "it at r*; private ones only if they take their own noise out of what they receive (knowing).",
+        "it at r*; private ones only if they take their own noise out of what they receive (knowing; "
+        "then eq. 16 is their best). All rows have the same draws.",
         ("client", "r", "λ by", "λ", "formula", "limit", "Monte Carlo", "off"),
         [_personal_row(problem, draws, *rule) for rule in here],
         words=3,

@@ -1,0 +1,89 @@
+"""What is measured: which scripts, in which Python, in which settings."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.machine import CORES, count
+from benchmarks.serving import PeerError
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE / "peers"
+PFL_HOME = HERE / ".peers" / "pfl"
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """How many processes share a round, and how many threads each of them may use."""
+
+    workers: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{count(self.workers, 'process')} x {count(self.threads, 'thread')}"
+
+
+@dataclass(frozen=True)
+class System:
+    """Something that runs rounds: which script, in which Python, in which settings it may be tried."""
+
+    name: str
+    title: str
+    script: str
+    python: Callable[[], Path]
+    settings: tuple[Setting, ...]
+
+
+def this_python() -> Path:
+    return Path(sys.executable)
+
+
+def pfl_python() -> Path:
+    """The Python that has pfl, in an environment of its own that is made on first use."""
+    python = PFL_HOME / "bin" / "python"
+    requirements = PEERS / "requirements-pfl.txt"
+    stamp = PFL_HOME / "installed"
+    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        _call([_python_for_pfl(), "-m", "venv", "--clear", PFL_HOME])
+        _call([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements])
+        stamp.write_text(wanted)
+    return python
+
+
+def _python_for_pfl() -> str:
+    if sys.version_info < (3, 13):
+        return sys.executable
+    for name in ("python3.12", "python3.11", "python3.10"):
+        if found := shutil.which(name):
+            return found
+    raise PeerError("pfl 0.6.0 needs Python 3.10, 3.11 or 3.12, and none was found")
+
+
+def _call(command: Sequence[str | Path]) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.splitlines()[-15:])
+        raise PeerError(f"{' '.join(map(str, command))} failed:\n{tail}")
+
+
+def _settings(shares_rounds: bool) -> tuple[Setting, ...]:
+    """One thread and all of them; and one process for each core where a system can share a round out."""
+    found = {Setting(1, 1), Setting(1, CORES)}
+    if shares_rounds:
+        found.add(Setting(CORES, 1))
+    return tuple(sorted(found))
+
+
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("tacit", "Tacit", "tacit_rounds.py", this_python, _settings(shares_rounds=False)),
+        System("pfl", "pfl-research", "pfl_rounds.py", pfl_python, _settings(shares_rounds=True)),
+        System("loop", "PyTorch loop", "torch_loop.py", this_python, _settings(shares_rounds=False)),
+    )
+}

@@ -1,0 +1,129 @@
+"""`tacit estimate`: personal rates and means from a table, privately if asked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tacit.errors import TacitError
+
+if TYPE_CHECKING:
+    from tacit.estimation.tabulate import Told
+    from tacit.privacy.messages import Message
+
+Send = Literal["exact", "randomised-response", "gaussian", "central"]
+
+estimate = typer.Typer(
+    help="Personal estimates for many small clients: each keeps its own and borrows from all.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Table = Annotated[Path, typer.Argument(help="A table, CSV or Parquet.")]
+Name = Annotated[str, typer.Option("--id", help="The column that names the client.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Where the estimates go, CSV or Parquet; pictures beside it.")]
+Epsilon = Annotated[float | None, typer.Option(help="Privacy of each client, for its one message.")]
+Delta = Annotated[float | None, typer.Option(help="Below 1 / (number of clients); for Gaussian noise.")]
+Sent = Annotated[Send | None, typer.Option("--message", help="What each client sends to the server.")]
+Bits = Annotated[int | None, typer.Option(help="Send this many bits a number instead (no privacy).")]
+PriorMean = Annotated[float | None, typer.Option(help="Known mean of the clients' truths.")]
+PriorVariance = Annotated[float | None, typer.Option(help="Known variance of the clients' truths.")]
+Seed = Annotated[int | None, typer.Option(help="Repeatable messages, for simulation; default: secure randomness.")]
+Pictures = Annotated[bool, typer.Option("--pictures/--no-pictures", help="Write a PNG and an HTML beside the table.")]
+
+
+@estimate.command(epilog="Example: `tacit estimate rates counts.csv --id county --successes wins --trials n -o o.csv`")
+def rates(
+    table: Table,
+    id_: Name,
+    successes: Annotated[str, typer.Option(help="The column of successes.")],
+    trials: Annotated[str, typer.Option(help="The column of trials.")],
+    out: Out,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    message: Sent = None,
+    bits: Bits = None,
+    prior_mean: PriorMean = None,
+    prior_variance: PriorVariance = None,
+    seed: Seed = None,
+    pictures: Pictures = True,
+) -> None:
+    """A rate for each client from its successes and trials; with --epsilon, by randomised response."""
+    from tacit.estimation import tabulate
+    from tacit.estimation.bernoulli import BernoulliRates
+
+    sent = _message(message or ("randomised-response" if epsilon else "exact"), epsilon, delta, bits)
+    made = BernoulliRates(prior_mean=prior_mean, prior_variance=prior_variance, message=sent, seed=seed)
+    _tell(tabulate.rates(made, table, id_, successes, trials, out), out, pictures)
+
+
+@estimate.command(epilog="Example: `tacit estimate means scores.csv --id school --value score -o out.csv`")
+def means(
+    table: Table,
+    id_: Name,
+    value: Annotated[list[str], typer.Option(help="A column of values; may be repeated.")],
+    out: Out,
+    size: Annotated[str | None, typer.Option(help="Rows are clients' means of this column's many samples.")] = None,
+    noise_variance: Annotated[float | None, typer.Option(help="Variance of one sample around its client.")] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    message: Sent = None,
+    bits: Bits = None,
+    radius: Annotated[float | None, typer.Option(help="Public bound on the norm of a client's mean.")] = None,
+    prior_mean: PriorMean = None,
+    prior_variance: PriorVariance = None,
+    seed: Seed = None,
+    pictures: Pictures = True,
+) -> None:
+    """A mean for each client: from samples (a row each), or with --size from means; with --epsilon, Gaussian noise."""
+    from tacit.estimation import tabulate
+    from tacit.estimation.gaussian import GaussianMeans
+
+    sent = _message(message or ("gaussian" if epsilon else "exact"), epsilon, delta, bits)
+    made = GaussianMeans(
+        prior_mean=prior_mean,
+        prior_variance=prior_variance,
+        noise_variance=noise_variance,
+        message=sent,
+        radius=radius,
+        seed=seed,
+    )
+    _tell(tabulate.means(made, table, id_, value, size, out), out, pictures)
+
+
+def _message(kind: Send, epsilon: float | None, delta: float | None, bits: int | None) -> "Message":
+    from tacit.privacy import messages
+
+    if bits is not None:
+        if epsilon is not None:
+            raise TacitError("--bits makes a message short, not private: give it or --epsilon")
+        return messages.Quantized(bits)
+    if kind == "exact":
+        if epsilon is not None:
+            raise TacitError("an exact message has no epsilon: leave out --epsilon or choose another --message")
+        return messages.Exact()
+    if epsilon is None:
+        raise TacitError(f"a {kind} message needs --epsilon, for instance 1")
+    if kind == "randomised-response":
+        return messages.RandomisedResponse(epsilon)
+    if delta is None:
+        raise TacitError(f"a {kind} message needs --delta, well below 1 / (number of clients)")
+    return (messages.LocalGaussian if kind == "gaussian" else messages.Central)(epsilon, delta)
+
+
+def _tell(told: "Told", out: Path, pictures: bool) -> None:
+    from rich.console import Console
+
+    from tacit.estimation import picture
+
+    centre = ", ".join(f"{each:.4g}" for each in told.estimator.centre_[:6])
+    spread = told.estimator.prior_variance_**0.5
+    console = Console(highlight=False, markup=False)
+    console.print(told.comparison)
+    console.print(f"{told.clients:,} clients around {centre}, which differ by {spread:.4g} (standard deviation).")
+    console.print(f"Sent: {told.estimator.privacy_}. The table has each client's own estimate: give each its row only.")
+    typer.echo(f"table: {out}")
+    if pictures:
+        typer.echo(f"image: {picture.write_png(told.moves, out.with_suffix('.png'))}")
+        typer.echo(f"page:  {picture.write_html(told.moves, out.with_suffix('.html'))}")

@@ -1,0 +1,149 @@
+"""Messages: unbiased, with the variance and the epsilon that they state."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tacit.errors import TacitError
+from tacit.privacy.account import epsilon
+from tacit.privacy.audit import audit
+from tacit.privacy.domain import SecureSource
+from tacit.privacy.messages import (
+    Central,
+    Domain,
+    Exact,
+    LocalGaussian,
+    Message,
+    Quantized,
+    RandomisedResponse,
+    source,
+)
+
+DOMAIN = Domain(0.7, 0.2)
+MANY = 40_000
+MESSAGES = [Exact(), Quantized(1), Quantized(3), RandomisedResponse(0.5), RandomisedResponse(3.0)]
+MESSAGES += [LocalGaussian(1.0, 1e-5), Central(1.0, 1e-5)]
+
+
+def sent(message: Message, value: float, many: int = MANY, seed: int = 0) -> np.ndarray:
+    return message.send(np.full((many, 1), value), DOMAIN, source(seed, "test"))[:, 0]
+
+
+@pytest.mark.parametrize("value", [-0.5, -0.1, 0.2, 0.63, 0.9])
+@pytest.mark.parametrize("message", MESSAGES, ids=repr)
+def test_a_message_is_unbiased_inside_the_domain(message: Message, value: float) -> None:
+    got = sent(message, value)
+    assert abs(got.mean() - value) <= 3 * got.std() / math.sqrt(MANY) + 1e-12
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=repr)
+def test_the_stated_variance_is_not_exceeded(message: Message) -> None:
+    for value in np.linspace(-0.5, 0.9, 9):
+        got = sent(message, value)
+        squares = np.square(got - value)
+        assert squares.mean() - 3 * squares.std() / math.sqrt(MANY) <= message.variance(DOMAIN) + 1e-12
+
+
+@pytest.mark.parametrize("message", [Quantized(1), Quantized(3), RandomisedResponse(1.0)], ids=repr)
+def test_the_exact_variance_at_a_value_is_the_measured_one(message: Quantized | RandomisedResponse) -> None:
+    for value in (-0.45, 0.0, 0.31, 0.7):
+        squares = np.square(sent(message, value) - value)
+        exact = message.variance_at(np.array([[value]]), DOMAIN)[0, 0]
+        assert abs(squares.mean() - exact) <= 3 * squares.std() / math.sqrt(MANY) + 1e-12
+
+
+def test_gaussian_noise_has_exactly_the_stated_variance() -> None:
+    message = LocalGaussian(2.0, 1e-6)
+    noise = sent(message, 0.2) - 0.2
+    assert np.var(noise) == pytest.approx(message.variance(DOMAIN), rel=4 * math.sqrt(2 / MANY))
+
+
+def test_a_quantizer_of_k_bits_uses_at_most_two_to_the_k_values() -> None:
+    values = np.random.default_rng(0).uniform(-0.5, 0.9, (5000, 1))
+    for width in (1, 2, 4):
+        assert len(np.unique(np.round(Quantized(width).send(values, DOMAIN, source(0, "q")), 9))) == 2**width
+
+
+def test_a_value_outside_is_brought_to_the_edge_first() -> None:
+    assert sent(Quantized(2), 50.0).max() == pytest.approx(0.9)
+    assert Central(1.0, 1e-5).send(np.array([[3.0, 4.0]]), Domain(1.0), source(0, "c")) == pytest.approx(
+        np.array([[0.6, 0.8]])
+    )
+
+
+def test_lifting_a_ball_does_not_widen_it() -> None:
+    draw = np.random.default_rng(1)
+    domain = Domain(1.7, 0.0, 3)
+    points = domain.lifted(draw.normal(size=(1500, 3)) * draw.choice([0.1, 1.0, 9.0], (1500, 1)))
+    squares = np.square(points).sum(1)
+    distances = squares[:, None] + squares - 2 * points @ points.T
+    assert distances.max() <= (2 * domain.radius) ** 2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("message", [RandomisedResponse(0.7), LocalGaussian(0.7, 1e-5), Central(0.7, 1e-5)], ids=repr)
+def test_the_event_costs_the_stated_epsilon(message: Message) -> None:
+    assert epsilon({message.event(): 1}, message.delta or 1e-9, "replace") == pytest.approx(0.7, rel=2e-3)
+
+
+def test_repeated_messages_together_cost_the_stated_epsilon() -> None:
+    for message in (RandomisedResponse(1.0), LocalGaussian(1.0, 1e-5)):
+        each = message.repeated(8)
+        assert epsilon({each.event(): 8}, message.delta or 1e-12, "replace") <= 1.0 + 2e-3
+
+
+AUDITED = [RandomisedResponse(1.0), RandomisedResponse(3.0), LocalGaussian(1.0, 1e-5), LocalGaussian(3.0, 1e-5)]
+
+
+@pytest.mark.parametrize("message", AUDITED, ids=repr)
+def test_a_distinguishing_attack_does_not_disprove_the_claim(message: Message) -> None:
+    draw = source(3, "break ties")
+    worlds = [sent(message, value, 200_000, at) for at, value in enumerate((-0.5, 0.9))]
+    scores = [world + 1e-6 * draw.standard_normal(len(world)) for world in worlds]
+    verdict = audit(scores[0], scores[1], message.epsilon, message.delta)
+    assert not verdict.disproved
+    assert verdict.lower_bound > 0.4 * message.epsilon
+
+
+def test_the_attack_finds_halved_noise() -> None:
+    claimed = LocalGaussian(1.0, 1e-5)
+    draw = source(4, "bug")
+    scores = [value + claimed.std(DOMAIN) / 2 * draw.standard_normal(200_000) for value in (-0.5, 0.9)]
+    assert audit(scores[0], scores[1], claimed.epsilon, claimed.delta).disproved
+
+
+def test_the_attack_finds_a_response_that_forgets_to_lie() -> None:
+    draw = source(5, "bug")
+    worlds = [sent(RandomisedResponse(2.0), value, 100_000, at) for at, value in enumerate((-0.5, 0.9))]
+    scores = [world + 1e-6 * draw.standard_normal(len(world)) for world in worlds]
+    assert audit(scores[0], scores[1], 1.0, 0.0).disproved  # claimed 1, truly 2
+
+
+def test_the_secure_source_is_uniform_and_normal() -> None:
+    secure = SecureSource()
+    uniform, normal = secure.random((100, 50)), secure.standard_normal(5000)
+    assert uniform.shape == (100, 50)
+    assert abs(uniform.mean() - 0.5) < 0.03
+    assert abs(normal.mean()) < 0.1
+    assert abs(normal.std() - 1) < 0.06
+    assert np.isfinite(normal).all()
+
+
+def test_bits_are_stated() -> None:
+    wide = Domain(1.0, 0.0, 10)
+    assert [message.bits(wide) for message in (Exact(), Quantized(3), LocalGaussian(1, 1e-5))] == [640, 30, 640]
+    assert RandomisedResponse(1.0).bits(DOMAIN) == 1
+
+
+def test_impossible_budgets_and_widths_are_refused() -> None:
+    for make in (
+        lambda: RandomisedResponse(0.0),
+        lambda: LocalGaussian(math.nan, 1e-5),
+        lambda: Central(1.0, 1.0),
+        lambda: Quantized(0),
+        lambda: Domain(0.0),
+    ):
+        with pytest.raises(TacitError):
+            make()
+    with pytest.raises(TacitError, match="LocalGaussian"):
+        RandomisedResponse(1.0).send(np.zeros((3, 2)), Domain(1.0, 0.0, 2), source(0, "x"))

@@ -1,0 +1,176 @@
+"""Conventions that every estimator of the room keeps, and bad input that none of them accepts."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from tacit.errors import TacitError
+from tacit.estimation import BernoulliRates, GaussianMeans, MixtureMeans
+from tacit.estimation.collect import BLOCK, likely
+from tacit.estimation.sums import Sums
+from tacit.privacy.messages import Central, LocalGaussian, Quantized, RandomisedResponse
+
+Fit = Callable[[Any, Any], Any]
+DRAW = np.random.default_rng(0)
+VALUES = DRAW.normal(size=(60, 2)) * 0.3
+COUNTS = DRAW.binomial(8, DRAW.beta(3, 3, 60)).astype(float)
+
+MAKERS: list[tuple[Any, Fit, Any]] = [
+    (GaussianMeans(noise_variance=0.2), lambda e, x: e.fit(x, sizes=4), VALUES),
+    (
+        GaussianMeans(noise_variance=0.2, message=LocalGaussian(2, 1e-5), radius=2.0, seed=1),
+        lambda e, x: e.fit(x, sizes=4),
+        VALUES,
+    ),
+    (GaussianMeans(), lambda e, x: e.fit(x, groups=np.arange(60) // 4), VALUES),
+    (BernoulliRates(), lambda e, x: e.fit(x, trials=8), COUNTS),
+    (BernoulliRates(message=RandomisedResponse(1.0), seed=1), lambda e, x: e.fit(x, trials=8), COUNTS),
+    (BernoulliRates(moments="as-published"), lambda e, x: e.fit(x, trials=8), COUNTS),
+    (MixtureMeans(noise_variance=0.1, seed=1), lambda e, x: e.fit(x, sizes=4), VALUES),
+]
+EACH = pytest.mark.parametrize(("make", "fit", "x"), MAKERS, ids=[repr(m[0]) for m in MAKERS])
+
+
+@EACH
+def test_an_estimator_can_be_cloned_and_keeps_its_parameters(make: Any, fit: Fit, x: Any) -> None:
+    copy: Any = clone(make)
+    assert repr(copy.get_params()) == repr(make.get_params())
+    assert fit(copy, x) is copy
+    assert repr(copy.get_params()) == repr(make.get_params())
+    assert copy.set_params(**make.get_params()) is copy
+
+
+@EACH
+def test_fitting_again_gives_the_same_and_leaves_the_input_alone(make: Any, fit: Fit, x: Any) -> None:
+    before = x.copy()
+    first = fit(clone(make), x)
+    again = fit(fit(clone(make), x), x)
+    assert np.array_equal(first.estimates_, again.estimates_)
+    assert np.array_equal(x, before)
+
+
+@EACH
+def test_what_was_learned_has_its_shape_and_is_finite(make: Any, fit: Fit, x: Any) -> None:
+    found = fit(clone(make), x)
+    low, high = found.intervals(0.8)
+    assert low.shape == high.shape == found.estimates_.shape == found.local_.shape
+    assert found.expected_mse_.shape == found.local_mse_.shape == found.global_mse_.shape == (found.n_clients_,)
+    for values in (low, high, found.estimates_, found.expected_mse_, found.global_, found.global_mse_):
+        assert np.isfinite(values).all()
+    assert np.all(low <= high)
+    assert isinstance(found.privacy_, str)
+    told = found.compare(found.estimates_)
+    assert told["personal"].measured_mse == 0
+
+
+@EACH
+def test_a_fitted_estimator_survives_pickling(make: Any, fit: Fit, x: Any) -> None:
+    found = fit(clone(make), x)
+    assert np.array_equal(pickle.loads(pickle.dumps(found)).estimates_, found.estimates_)
+
+
+@EACH
+def test_an_estimator_that_learned_nothing_says_so(make: Any, fit: Fit, x: Any) -> None:
+    for ask in (lambda e: e.intervals(), lambda e: e.compare()):
+        with pytest.raises(NotFittedError):
+            ask(clone(make))
+
+
+@EACH
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_numbers_are_refused(make: Any, fit: Fit, x: Any, bad: float) -> None:
+    broken = x.copy()
+    broken[3] = bad
+    with pytest.raises(TacitError, match="client 3"):
+        fit(clone(make), broken)
+
+
+@pytest.mark.parametrize("x", [np.zeros((0, 2)), np.zeros((2, 2, 2)), [["a", "b"]], 3.0])
+def test_what_is_not_a_table_is_refused(x: Any) -> None:
+    with pytest.raises(TacitError):
+        GaussianMeans(noise_variance=1.0).fit(x)
+
+
+def test_bad_parameters_are_refused_in_one_line() -> None:
+    x = np.zeros((9, 1))
+    for make, word in (
+        (GaussianMeans(), "noise_variance"),
+        (GaussianMeans(noise_variance=-1.0), "noise_variance"),
+        (GaussianMeans(noise_variance=1.0, prior_variance=-1.0), "prior_variance"),
+        (GaussianMeans(noise_variance=1.0, moments="other"), "as-published"),  # pyright: ignore[reportArgumentType]
+        (GaussianMeans(noise_variance=1.0, message=LocalGaussian(1.0, 1e-5)), "radius"),
+        (GaussianMeans(noise_variance=1.0, message=Quantized(2), radius=-1.0), "radius"),
+        (GaussianMeans(prior_mean=np.nan, prior_variance=1.0, noise_variance=1.0), "prior_mean"),
+    ):
+        with pytest.raises(TacitError, match=word) as caught:
+            make.fit(x)
+        assert "\n" not in str(caught.value)
+    for sizes in (0, 1.5, [1, 2], -3):
+        with pytest.raises(TacitError):
+            GaussianMeans(noise_variance=1.0).fit(x, sizes=sizes)
+    with pytest.raises(TacitError, match="level"):
+        GaussianMeans(noise_variance=1.0).fit(x).intervals(1.0)
+
+
+def test_one_client_cannot_learn_a_prior() -> None:
+    for make in (GaussianMeans(noise_variance=1.0), MixtureMeans(noise_variance=1.0)):
+        with pytest.raises(TacitError, match="client"):
+            make.fit([[1.0]])
+    with pytest.raises(TacitError, match="one client"):
+        BernoulliRates().fit([3], trials=5)
+
+
+def test_noise_cannot_be_learned_behind_a_private_message() -> None:
+    make = GaussianMeans(message=LocalGaussian(1.0, 1e-5), radius=1.0)
+    with pytest.raises(TacitError, match="second message"):
+        make.fit(np.zeros((8, 1)), groups=[0, 0, 1, 1, 2, 2, 3, 3])
+
+
+def test_no_variance_at_all_gives_the_common_value() -> None:
+    found = GaussianMeans().fit(np.full((8, 1), 3.0), groups=[0, 0, 1, 1, 2, 2, 3, 3])
+    assert np.array_equal(found.estimates_, np.full((4, 1), 3.0))
+    assert np.isfinite(found.expected_mse_).all()
+    exact = GaussianMeans(noise_variance=0.0).fit([[1.0], [2.0], [3.0], [4.0]])
+    assert np.array_equal(exact.estimates_, exact.local_)
+
+
+@pytest.mark.parametrize("message", [None, RandomisedResponse(1.0), LocalGaussian(1.0, 1e-6), Central(1.0, 1e-6)])
+def test_a_table_in_chunks_gives_what_it_gives_whole(message: Any) -> None:
+    m = BLOCK + 1234
+    draw = np.random.default_rng(3)
+    trials = draw.integers(2, 9, m)
+    won = draw.binomial(trials, draw.beta(3, 3, m))
+    whole = BernoulliRates(message=message, seed=5).fit(won, trials=trials)
+    parts = BernoulliRates(message=message, seed=5)
+    rates = (won / trials)[:, None]
+    for part in (slice(0, BLOCK), slice(BLOCK, m)):
+        parts.observe(rates[part], trials[part].astype(float))
+    parts.learn()
+    last = parts.answer(rates[BLOCK:], trials[BLOCK:].astype(float), first=BLOCK)
+    assert np.allclose(last.estimates[:, 0], whole.estimates_[BLOCK:], rtol=1e-12)
+    with pytest.raises(TacitError, match="already used"):
+        parts.observe(rates[:10], trials[:10].astype(float))
+
+
+def test_sums_of_parts_are_the_sums_of_the_whole() -> None:
+    values, sizes = 1e6 + DRAW.normal(size=(999, 3)), DRAW.integers(1, 5, 999).astype(float)
+    whole = Sums.of(values, sizes)
+    parts = Sums.of(values[:400], sizes[:400]) + Sums.of(values[400:], sizes[400:])
+    assert np.allclose(parts.spread, whole.spread, rtol=1e-8)
+    assert np.allclose(parts.means, whole.means, rtol=1e-14)
+    assert whole.moment()[0] == pytest.approx(values.var(0, ddof=1).mean(), rel=1e-8)
+
+
+def test_a_likely_variance_is_the_mean_of_a_normal_cut_at_its_ends() -> None:
+    from scipy.stats import truncnorm
+
+    for estimate in (-5.0, -1.0, 0.0, 0.4, 2.0, 9.0):
+        for std in (0.1, 1.0, 20.0):
+            exact: Any = truncnorm.mean(-estimate / std, (1 - estimate) / std, loc=estimate, scale=std)
+            assert likely(estimate, std, 1.0) == pytest.approx(float(exact), rel=0.02, abs=2e-3)
+    assert likely(0.3, 1e-9) == pytest.approx(0.3)
