@@ -19,6 +19,8 @@ MAY_KNOW = {
     "federation": FREE | {"privacy"},
     "models": FREE | {"federation"},
     "engine": FREE | {"privacy", "federation", "models"},
+    "estimation": FREE | {"privacy", "experiments"},  # the house style of pictures
+    "theory": FREE | {"privacy", "methods", "experiments"},
 }
 
 

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tacit.errors import TacitError
+from tacit.theory.cli import app as theory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -208,6 +209,9 @@ def methods() -> None:
     from tacit.experiments.catalogue import methods_table
 
     _print(lambda: [methods_table()])
+
+
+app.add_typer(theory, name="theory")
 
 
 def _print(tables: Callable[[], Sequence[Any]]) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tacit.estimation.regression_data import Directions, Floats, segments, spread
-from tacit.estimation.regression_model import Prior, posterior
+from tacit.estimation.regression_model import Prior
 
 
 def pull(data: Directions, prior: Prior, component: int = 0) -> Floats:
@@ -13,33 +13,13 @@ def pull(data: Directions, prior: Prior, component: int = 0) -> Floats:
 
 
 def posterior_mse(data: Directions, prior: Prior) -> Floats:
-    """Expected squared error of each client's posterior mean: equation (16); for several components the trace of the
-    posterior covariance, given the client's data."""
-    d, k = data.basis.shape[1], len(prior.weights)
-    traces = [prior.variances[at] * (d - segments(pull(data, prior, at), data.starts)) for at in range(k)]
-    if k == 1:
-        return traces[0]
-    share = np.exp(posterior(data, prior).log_share)
-    return (share * np.stack(traces, axis=1)).sum(axis=1) + _between(data, prior).sum(axis=1)
+    """Expected squared error of each client's estimate under a prior of one component: equation (16)."""
+    return prior.variances[0] * (data.basis.shape[1] - segments(pull(data, prior), data.starts))
 
 
-def coordinate_variance(data: Directions, prior: Prior) -> Floats:
-    """Posterior variance of each coefficient of each client, [clients, d]."""
-    share = np.exp(posterior(data, prior).log_share)
-    parts = [
-        share[:, [at]] * prior.variances[at] * np.maximum(1 - spread(data, pull(data, prior, at), squared=True), 0.0)
-        for at in range(len(prior.weights))
-    ]
-    return sum(parts, _between(data, prior))
-
-
-def _between(data: Directions, prior: Prior) -> Floats:
-    """Variance of the components' posterior means around the client's estimate, [clients, d]."""
-    now = posterior(data, prior)
-    share = np.exp(now.log_share)
-    means = np.stack([prior.means[at] + spread(data, now.shift[:, at]) for at in range(len(prior.weights))])
-    centre = np.einsum("mk,kmd->md", share, means)
-    return np.einsum("mk,kmd->md", share, (means - centre) ** 2)
+def coordinate_variance(data: Directions, prior: Prior, component: int = 0) -> Floats:
+    """Posterior variance of each coefficient of each client, [clients, d], given the component."""
+    return prior.variances[component] * np.maximum(1 - spread(data, pull(data, prior, component), squared=True), 0.0)
 
 
 def mean_covariance(data: Directions, prior: Prior) -> Floats:

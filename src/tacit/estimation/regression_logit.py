@@ -6,7 +6,7 @@ has rows, at most d, clients of similar size in one batch. EM with it climbs a l
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy.special import expit, logsumexp
@@ -17,7 +17,8 @@ from tacit.estimation.regression_model import LEAST, Floor, Prior
 
 NODES = 12
 _STEPS = 50
-_CLOSE = 1e-9
+_CLOSE = 1e-7
+_Parts = TypeVar("_Parts", "Batch", "_State")
 
 
 class Batch(NamedTuple):
@@ -137,32 +138,42 @@ class _State(NamedTuple):
 
 
 def _ascend(batch: Batch, centre: Floats, variance: float, start: tuple[Floats, Floats] | None, nodes: int) -> _State:
-    """Natural-gradient steps on the bound, halved where they would lower it: the bound never falls."""
-    shift, weight = (np.zeros_like(centre), 0.25 * batch.live) if start is None else start
-    now = _state(batch, centre, variance, shift, weight, nodes)
+    """Natural-gradient steps on the bound, halved where they would lower it: the bound never falls.
+
+    Clients that have arrived are left alone, so the cost is that of those still under way.
+    """
+    shift, weight = (np.zeros_like(centre), 0.25 * batch.live) if start is None else (start[0], start[1].copy())
+    whole = _state(batch, centre, variance, shift, weight, nodes)
+    going = np.arange(len(centre))
     for _ in range(_STEPS):
-        push, target = _expected(batch, _logit(batch, centre + now.shift), now.spread, nodes)
-        slope = variance * np.einsum("gnr,gn->gr", batch.design, push) - now.shift
-        step = np.linalg.solve(_curvature(batch, target, variance), slope[..., None])[..., 0]
-        after = _best(batch, centre, variance, now, (step, target - now.weight), nodes)
-        gained = float(np.max(after.height - now.height, initial=0.0))
-        now = after
-        if gained <= _CLOSE:
+        part, now, middle = _some(batch, going), _some(whole, going), centre[going]
+        after = _step(part, middle, variance, now, nodes)
+        for kept, new in zip(whole, after, strict=True):
+            kept[going] = new
+        going = going[after.height - now.height > _CLOSE]
+        if not len(going):
             break
-    return now
+    return whole
 
 
-def _best(
-    batch: Batch, centre: Floats, variance: float, now: _State, step: tuple[Floats, Floats], nodes: int
-) -> _State:
-    scale = np.ones((len(now.shift), 1))
-    for _ in range(12):
-        tried = _state(batch, centre, variance, now.shift + scale * step[0], now.weight + scale * step[1], nodes)
-        low = tried.height < now.height - 1e-12 * np.abs(now.height)
-        if not low.any():
-            return tried
-        scale = np.where(low[:, None], scale / 2, scale)
-    return _State(*(np.where(low.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(now, tried, strict=True)))
+def _some(parts: _Parts, which: Ints) -> _Parts:
+    return type(parts)(*(part[which] for part in parts))
+
+
+def _step(batch: Batch, centre: Floats, variance: float, now: _State, nodes: int) -> _State:
+    push, target = _expected(batch, _logit(batch, centre + now.shift), now.spread, nodes)
+    slope = variance * np.einsum("gnr,gn->gr", batch.design, push) - now.shift
+    step = np.linalg.solve(_curvature(batch, target, variance), slope[..., None])[..., 0]
+    after, turn = _State(*(part.copy() for part in now)), target - now.weight
+    left, scale = np.arange(len(centre)), 1.0
+    while len(left) and scale > 1e-3:
+        shift, weight = now.shift[left] + scale * step[left], now.weight[left] + scale * turn[left]
+        tried = _state(_some(batch, left), centre[left], variance, shift, weight, nodes)
+        better = tried.height >= now.height[left]
+        for kept, new in zip(after, tried, strict=True):
+            kept[left[better]] = new[better]
+        left, scale = left[~better], scale / 2
+    return after
 
 
 def _state(batch: Batch, centre: Floats, variance: float, shift: Floats, weight: Floats, nodes: int) -> _State:

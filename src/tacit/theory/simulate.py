@@ -7,7 +7,7 @@ import numpy as np
 
 from tacit.rng import generator
 from tacit.theory.linear import Regression
-from tacit.theory.menu import Menu, Shares, check
+from tacit.theory.menu import Menu, Shares
 
 TRUTH = 3.0
 """phi. No error depends on it, since all weights add up to 1; it is not 0 so that a wrong sum would show."""
@@ -93,13 +93,6 @@ def personal(draws: Draws, shares: Shares, level: int, strength: float, *, knows
         received = received - client_weights(draws.level, shares)[here][:, None] * draws.noise[:, here]
     guess = (1 - pull) * draws.estimates[:, here] + pull * received
     return _mean(((guess - draws.wanted[:, here]) ** 2).sum(-1).mean(-1))
-
-
-def point(menu: Menu, shares: Shares, strength: float, level: int = 0, **options: int) -> tuple[Measured, Measured]:
-    """The server's and a level's personal error in one call."""
-    check(menu, shares)
-    draws = point_draws(menu, **options)
-    return server(draws, shares), personal(draws, shares, level, strength)
 
 
 def _levels(menu: Menu) -> np.ndarray:
