@@ -7,6 +7,7 @@ and it leaves through a release of the privacy room. This module imports nothing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 Tree = dict[str, Tensor]
@@ -63,10 +64,10 @@ class Site(NamedTuple):
     batch: Callable[[int], Batch]
     grad: Gradient  # exact: what comes of it may reach `Reply.state` only
     private_grad: Gradient  # what comes of it may reach `Reply.upload`; each call is one query
-    guard: Callable[[Tree, Tree], Tree]  # (start, now) -> now: the plan's rule for what would be uploaded so far
-    advance: Callable[[int, Tree, Tree], Tree]  # (step, new, old) -> new if the step is live, else old
-    level: Tensor  # index of the client's privacy level, 0-d
-    round: int
+    guard: Callable[[Tree, Tree], Tree] = lambda start, now: now  # the plan's rule for what would be uploaded so far
+    advance: Callable[[int, Tree, Tree], Tree] = lambda step, new, old: new  # new if the step is live, else old
+    level: Tensor = torch.zeros((), dtype=torch.int64)  # index of the client's privacy level
+    round: int = 0
 
 
 class Reply(NamedTuple):

@@ -76,6 +76,16 @@ def test_private_kinds_are_learned_from_one_message() -> None:
     assert found.compare(truth).helps
 
 
+def test_kinds_behind_too_much_noise_move_nobody() -> None:
+    """The worst case: as good as local where nothing can be learned."""
+    truth, x = clients(2000, 0.1, 8)
+    for epsilon_ in (0.5, 2.0, 5.0):
+        make = MixtureMeans(n_kinds=3, noise_variance=0.1, message=LocalGaussian(epsilon_, 1e-6), radius=6.0, seed=0)
+        gain = make.fit(x).compare(truth)["personal"].measured_gain
+        assert gain is not None
+        assert gain > -0.01
+
+
 def test_the_rounds_of_algorithm_1_share_the_budget() -> None:
     message = LocalGaussian(2.0, 1e-6)
     each = message.repeated(4)

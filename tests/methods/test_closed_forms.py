@@ -37,8 +37,6 @@ def site(seed: int = 0, level: int = 0) -> Site:
         batch=batch,
         grad=gradient,
         private_grad=gradient,
-        guard=lambda _, now: now,
-        advance=lambda _, new, __: new,
         level=torch.tensor(level),
         round=0,
     )

@@ -40,9 +40,6 @@ def _uploads(method: Method, task: Task, federation: Federation, start: Tree, sc
             batch=batch,
             grad=Exact(task, batch),
             private_grad=stub,
-            guard=lambda _, now: now,
-            advance=lambda _, new, __: new,
-            level=torch.tensor(0),
             round=round,
         )
         reply = method.client(server.view, state, site)

@@ -112,7 +112,6 @@ class Vectorised:
             batch=batch,
             grad=exact,
             private_grad=private,
-            guard=lambda _, now: now,
             advance=advance,
             level=given.level,
             round=round,
@@ -203,10 +202,6 @@ def probe(method: Method, task: Task, federation: Federation, start: Tree) -> Pr
         batch=batch,
         grad=exact,
         private_grad=private,
-        guard=lambda _, now: now,
-        advance=lambda _, new, __: new,
-        level=torch.tensor(0),
-        round=0,
     )
     reply = method.client(view, method.join(view, start), site)
     return Probe(tree.join(reply.upload), reply.state, max(private.calls.count(step) for step in range(2)))

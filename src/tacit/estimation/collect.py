@@ -65,7 +65,8 @@ class Collector:
         """1 for clients that send their value, 0 for those that send their square instead."""
         if not self.split:
             return np.ones(clients)
-        return (rng.generator(self.split_seed, "split", block).random(clients) < 0.5).astype(np.float64)
+        order = rng.generator(self.split_seed, "split", block).permutation(clients)
+        return (order < (clients + 1) // 2).astype(np.float64)
 
     def receive(self, values: Array, squares: Array, sizes: Array) -> None:
         """One block: `squares` are unbiased for the squared distance to the domain's centre, within its radius^2."""

@@ -97,7 +97,7 @@ class Names:
         self._seen: list[NDArray[np.uint64]] = []
 
     def add(self, names: Any) -> None:
-        from pandas.util import hash_array
+        from pandas.core.util.hashing import hash_array
 
         self._seen.append(hash_array(np.asarray(names, dtype=object)))
 

@@ -24,8 +24,8 @@ from tacit.estimation.regression_learn import Given, floor_under
 from tacit.estimation.regression_logit import Logits, beliefs, local_logit_mse, prepare
 from tacit.estimation.regression_model import Prior, unpack
 from tacit.estimation.regression_predict import Regressions
-from tacit.estimation.regression_private import Learned, learn
-from tacit.privacy.messages import Message
+from tacit.estimation.regression_private import Learned, Letters, learn
+from tacit.privacy.messages import Domain, Message
 
 
 class LogisticRegressions(Regressions):
@@ -54,10 +54,9 @@ class LogisticRegressions(Regressions):
         message: Message | None = None,
         rounds: int = 12,
         radius: float = 1.0,
-        momentum: float = 0.6,
         guess: float = 1.0,
         local_variance: float = 1.0,
-        seed: int | None = 0,
+        seed: int | None = None,
     ) -> None:
         self.mean = mean
         self.prior_variance = prior_variance
@@ -70,7 +69,6 @@ class LogisticRegressions(Regressions):
         self.message = message
         self.rounds = rounds
         self.radius = radius
-        self.momentum = momentum
         self.guess = guess
         self.local_variance = local_variance
         self.seed = seed
@@ -81,13 +79,13 @@ class LogisticRegressions(Regressions):
         self.clients_, self.n_clients_, self.n_features_in_ = rows.names, len(rows.names), rows.x.shape[1]
         data, given = prepare(rows), self._given()
         self.log_likelihoods_: list[float] = []
-        self.n_iter_, self.converged_, self.epsilon_, self.mean_variance_ = 0, True, 0.0, 0.0
+        self.n_iter_, self.converged_, self.mean_variance_ = 0, True, 0.0
+        letters = letters_of(self, self.message) if self.message else None
+        self._sends(self.message, Domain(self.radius, dimension=self.n_features_in_ + 3), self.rounds, given.complete)
         if given.complete:
             return self._finish(data, given.over(Prior(np.ones(1), np.empty((1, 0)), np.ones(1), 1.0)))
         check_several(self.n_clients_, "a prior")
-        if self.message is not None:
-            return self._from_messages(data, given, self.message)
-        return self._from_data(rows, data, given)
+        return self._from_messages(data, given, letters) if letters else self._from_data(rows, data, given)
 
     def predict_proba(self, X: ArrayLike, groups: ArrayLike) -> Array:
         """The chance of class 1 for each row, by its client's coefficients; by the shared ones for a new client."""
@@ -123,11 +121,11 @@ class LogisticRegressions(Regressions):
         self.log_likelihoods_, self.n_iter_, self.converged_ = found.heights, found.steps, found.converged
         return self._finish(data, given.over(unpack(found.point, 1, floor)))
 
-    def _from_messages(self, data: Logits, given: Given, message: Message) -> Self:
+    def _from_messages(self, data: Logits, given: Given, letters: Letters) -> Self:
         mean = np.zeros(self.n_features_in_) if given.mean is None else given.mean
         start = Learned(mean, np.array([given.prior or check_positive("guess", self.guess)]))
-        found = learn(logit_evidence(data, given), start, letters_of(self, message), given.mean is not None)
-        self.n_iter_, self.epsilon_, self.mean_variance_ = self.rounds, message.epsilon, found.mean_variance
+        found = learn(logit_evidence(data, given), start, letters, given.mean is not None)
+        self.n_iter_, self.mean_variance_ = letters.rounds, found.mean_variance
         return self._finish(data, given.over(Prior(np.ones(1), found.mean[None], found.variances, 1.0)))
 
     def _finish(self, data: Logits, prior: Prior, theta: Array | None = None) -> Self:

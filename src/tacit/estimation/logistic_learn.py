@@ -81,6 +81,7 @@ def logit_evidence(data: Logits, given: Given) -> Expect:
         slope = segments(belief.shift**2 / s - pulls, directions.starts) / rank
         weight = segments(pulls**2, directions.starts) / rank
         held = 0.0 if given.prior is not None else 1.0
-        return Evidence(spread(directions, belief.shift), held * slope[:, None], weight[:, None])
+        own = segments(pulls, directions.starts) / len(mean)
+        return Evidence(spread(directions, belief.shift), own[:, None], held * slope[:, None], weight[:, None])
 
     return expect

@@ -18,6 +18,7 @@ from tacit.estimation.base import (
     check_share,
     check_sizes,
     check_vector,
+    normal_intervals,
 )
 from tacit.estimation.gaussian import pool
 from tacit.estimation.kinds import Kinds, alternate, expectation_maximisation
@@ -34,7 +35,8 @@ class MixtureMeans(PersonalEstimator):
     the noise of sample and message; "as-published" is Algorithm 1, `rounds` times k-means of the clients' current
     estimates: private messages are then calibrated so that all `rounds` of them together cost the stated epsilon.
 
-    `expected_mse_` is each client's posterior variance, whose mean is Theorem 5's error if the prior is right.
+    `expected_mse_` is each client's posterior variance, whose mean is Theorem 5's error if the prior is right. Learned
+    centres are taken as known only as far as the messages tell (`kinds_.doubt`): behind much noise, clients stay local.
     """
 
     def __init__(
@@ -76,7 +78,8 @@ class MixtureMeans(PersonalEstimator):
         return self
 
     def intervals(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Coordinate by coordinate the least and largest centre between the tails of the client's posterior."""
+        """Coordinate by coordinate the least and largest centre between the tails of the client's posterior; where
+        centres are in doubt, widened to the normal interval of the posterior's spread if that is wider."""
         check_fitted(self)
         tail = (1 - check_share("level", level)) / 2
         low, high = np.empty((2, self.n_clients_, self.n_features_in_))
@@ -85,15 +88,18 @@ class MixtureMeans(PersonalEstimator):
             reached = np.cumsum(self.posterior_[:, order], axis=1)
             low[:, at] = column[order][np.argmax(reached > tail, axis=1)]
             high[:, at] = column[order][np.argmax(reached >= np.minimum(1 - tail, reached[:, -1:]), axis=1)]
-        return low.reshape(self.estimates_.shape), high.reshape(self.estimates_.shape)
+        low, high = low.reshape(self.estimates_.shape), high.reshape(self.estimates_.shape)
+        if self.kinds_.doubt is None:
+            return low, high
+        bottom, top = normal_intervals(self.estimates_, self.expected_mse_, level)
+        return np.minimum(low, bottom), np.maximum(high, top)
 
     def predict(self, X: ArrayLike, sizes: ArrayLike = 1) -> Array:
         """Personal estimates of new clients, from their own means of `sizes` samples each."""
         check_fitted(self)
         values = check_matrix("X", X, self.n_features_in_)
-        kinds = Kinds(self.centres_, self.weights_)
-        posterior = kinds.posterior(values, self.noise_variance_ / check_sizes(sizes, len(values)))
-        return (posterior @ self.centres_).reshape(np.shape(X))
+        own = self.noise_variance_ / check_sizes(sizes, len(values))
+        return self.kinds_.estimate(values, own)[1].reshape(np.shape(X))
 
     @property
     def message_(self) -> Message:
@@ -134,13 +140,11 @@ class MixtureMeans(PersonalEstimator):
         return 1.0 if self.radius is None else check_positive("radius", self.radius)
 
     def _store(self, kinds: Kinds, values: Array, own: Array, shape: tuple[int, ...]) -> None:
-        self.centres_, self.weights_ = kinds.centres, kinds.weights
+        self.kinds_, self.centres_, self.weights_ = kinds, kinds.centres, kinds.weights
         self.n_clients_, self.n_features_in_ = values.shape
-        self.posterior_ = kinds.posterior(values, own)
-        means = self.posterior_ @ kinds.centres
+        self.posterior_, means, self.expected_mse_ = kinds.estimate(values, own)
         self.estimates_, self.local_ = means.reshape(shape), values.reshape(shape)
         squares = np.square(kinds.centres).sum(1)
-        self.expected_mse_ = np.maximum(self.posterior_ @ squares - np.square(means).sum(1), 0.0)
         self.local_mse_ = own * values.shape[1]
         centre = kinds.weights @ kinds.centres
         self.global_ = centre if len(shape) == 2 else centre[0]

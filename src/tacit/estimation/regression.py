@@ -21,7 +21,7 @@ from tacit.estimation.regression_learn import Given, evidence_of, floor_under, l
 from tacit.estimation.regression_model import Prior, estimates, local, unpack
 from tacit.estimation.regression_predict import Regressions
 from tacit.estimation.regression_private import Learned, Letters, learn
-from tacit.privacy.messages import Message
+from tacit.privacy.messages import Domain, Message
 
 SOLVERS = ("em", "gradient")
 
@@ -39,7 +39,7 @@ class LinearRegressions(Regressions):
     step, scaled: Algorithm 2's rate over each argument's curvature, or, not scaled, one rate for all as printed.
     radius: messages are clipped to this norm, in units of the prior: 1 is how far out a client is on average.
     guess: public prior and noise variance from which learning from messages starts; its mean starts at 0.
-    seed: of the messages' noise in simulation; None draws from the operating system's generator.
+    seed: of the messages' noise, for simulations only; None draws from the operating system's generator.
     """
 
     def __init__(
@@ -57,9 +57,8 @@ class LinearRegressions(Regressions):
         message: Message | None = None,
         rounds: int = 12,
         radius: float = 1.0,
-        momentum: float = 0.6,
         guess: tuple[float, float] = (1.0, 1.0),
-        seed: int | None = 0,
+        seed: int | None = None,
     ) -> None:
         self.mean = mean
         self.prior_variance = prior_variance
@@ -73,7 +72,6 @@ class LinearRegressions(Regressions):
         self.message = message
         self.rounds = rounds
         self.radius = radius
-        self.momentum = momentum
         self.guess = guess
         self.seed = seed
 
@@ -84,11 +82,13 @@ class LinearRegressions(Regressions):
         data, given = decompose(rows), self._given()
         self.local_ = local(data)
         self.log_likelihoods_: list[float] = []
-        self.n_iter_, self.converged_, self.epsilon_, self.mean_variance_ = 0, True, 0.0, 0.0
+        self.n_iter_, self.converged_, self.mean_variance_ = 0, True, 0.0
+        letters = letters_of(self, self.message) if self.message else None
+        self._sends(self.message, Domain(self.radius, dimension=self.n_features_in_ + 7), self.rounds, given.complete)
         if given.complete:
             return self._finish(data, given.over(Prior(np.ones(1), np.empty((1, 0)), np.ones(1), 1.0)), learned=False)
         check_several(self.n_clients_, "a prior")
-        return self._from_messages(data, given, self.message) if self.message else self._from_data(data, given)
+        return self._from_messages(data, given, letters) if letters else self._from_data(data, given)
 
     def _given(self) -> Given:
         """The known part of the prior; refuses settings that no solver can use."""
@@ -118,12 +118,12 @@ class LinearRegressions(Regressions):
         self.log_likelihoods_, self.n_iter_, self.converged_ = found.heights, found.steps, found.converged
         return self._finish(data, given.over(unpack(found.point, 1, floor)), learned=given.mean is None)
 
-    def _from_messages(self, data: Directions, given: Given, message: Message) -> Self:
+    def _from_messages(self, data: Directions, given: Given, letters: Letters) -> Self:
         prior, noise = (check_positive("guess", value) for value in self.guess)
         mean = np.zeros(self.n_features_in_) if given.mean is None else given.mean
         start = Learned(mean, np.array([given.prior or prior, given.noise or noise]))
-        found = learn(evidence_of(data, given), start, letters_of(self, message), given.mean is not None)
-        self.n_iter_, self.epsilon_, self.mean_variance_ = self.rounds, message.epsilon, found.mean_variance
+        found = learn(evidence_of(data, given), start, letters, given.mean is not None)
+        self.n_iter_, self.mean_variance_ = letters.rounds, found.mean_variance
         learned = Prior(np.ones(1), found.mean[None], found.variances[:1], float(found.variances[1]))
         return self._finish(data, given.over(learned), learned=False)
 
@@ -144,7 +144,5 @@ class LinearRegressions(Regressions):
 
 def letters_of(estimator: Any, message: Message) -> Letters:
     """An estimator's settings for messages, checked."""
-    if not 0 <= estimator.momentum < 1:
-        raise TacitError(f"momentum {estimator.momentum} must be at least 0 and below 1")
     radius, rounds = check_positive("radius", estimator.radius), check_count("rounds", estimator.rounds)
-    return Letters(message, radius, rounds, float(estimator.momentum), estimator.seed)
+    return Letters(message, radius, rounds, estimator.seed)

@@ -11,7 +11,7 @@ from tacit.estimation.regression_gradient import Descent, descend
 from tacit.estimation.regression_model import Floor, Prior, em_step, moments, pack, pooled, posterior, unpack
 from tacit.estimation.regression_private import Evidence, Expect
 
-TINY = 1e-200
+TINY = 1e-100
 
 
 class Given(NamedTuple):
@@ -86,6 +86,8 @@ def evidence_of(data: Directions, given: Given) -> Expect:
         slope = np.stack(more, axis=1) / n[:, None]
         known = np.array([given.prior is not None, given.noise is not None])
         slope[:, known] = 0.0
-        return Evidence(spread(data, now.shift[:, 0]), slope, np.stack(weight, axis=1) / n[:, None])
+        own = segments(p, data.starts) / len(mean)
+        weights = np.stack(weight, axis=1) / n[:, None]
+        return Evidence(spread(data, now.shift[:, 0]), own[:, None], slope, weights)
 
     return expect

@@ -157,7 +157,7 @@ def _ascend(batch: Batch, centre: Floats, variance: float, start: tuple[Floats, 
 
 
 def _some(parts: _Parts, which: Ints) -> _Parts:
-    return type(parts)(*(part[which] for part in parts))
+    return parts._make(part[which] for part in parts)
 
 
 def _step(batch: Batch, centre: Floats, variance: float, now: _State, nodes: int) -> _State:
@@ -178,7 +178,7 @@ def _step(batch: Batch, centre: Floats, variance: float, now: _State, nodes: int
 
 def _state(batch: Batch, centre: Floats, variance: float, shift: Floats, weight: Floats, nodes: int) -> _State:
     curved = _curvature(batch, weight, variance)
-    covariance = np.linalg.inv(curved)
+    covariance = np.asarray(np.linalg.inv(curved), dtype=np.float64)
     turned = np.matmul(batch.design, covariance)
     spread = variance * np.einsum("gnr,gnr->gn", turned, batch.design)
     fit = _expected_fit(batch, _logit(batch, centre + shift), spread, nodes)
@@ -228,7 +228,7 @@ def logit_posterior(data: Logits, prior: Prior, starts: list[Belief] | None = No
         for at in range(len(prior.weights))
     ]
     joint = np.log(np.maximum(prior.weights, LEAST)) + np.stack([belief.evidence for belief in found], axis=1)
-    likelihood = logsumexp(joint, axis=1)
+    likelihood = np.asarray(logsumexp(joint, axis=1))
     return LogitPosterior(found, joint - likelihood[:, None], likelihood)
 
 

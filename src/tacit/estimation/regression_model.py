@@ -49,7 +49,7 @@ def posterior(data: Directions, prior: Prior) -> Posterior:
     terms = segments(np.log1p(signal / prior.noise) + surprise**2 / total, data.starts)
     alone = data.sizes * np.log(2 * np.pi * prior.noise) + data.rest / prior.noise
     joint = np.log(np.maximum(prior.weights, LEAST)) - 0.5 * (terms + alone[:, None])
-    likelihood = logsumexp(joint, axis=1)
+    likelihood = np.asarray(logsumexp(joint, axis=1))
     return Posterior(surprise, total, shift, joint - likelihood[:, None], likelihood)
 
 
@@ -92,7 +92,7 @@ def pooled(data: Directions) -> Floats:
         raise TacitError(
             f"all rows together leave some of the {d} coefficients open: give more rows, or the prior's mean"
         )
-    return np.linalg.solve(gram, scaled.T @ data.answer)
+    return np.asarray(np.linalg.solve(gram, scaled.T @ data.answer), dtype=np.float64)
 
 
 def moments(data: Directions, mean: Floats) -> tuple[float, float]:

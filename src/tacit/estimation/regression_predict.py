@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, PersonalEstimator, check_fitted, check_matrix, check_share
+from tacit.estimation.linear import check_delta, guarantee
+from tacit.privacy.messages import Domain, Message
 
 
 class Regressions(PersonalEstimator):
@@ -15,6 +17,8 @@ class Regressions(PersonalEstimator):
     clients_: NDArray[Any]
     coefficient_variance_: Array
     """Posterior variance of each coefficient, in the shape of `estimates_`."""
+    privacy_: str
+    """What left each client, in words."""
 
     def predict(self, X: ArrayLike, groups: ArrayLike) -> Array:
         """One number a row. A client that was not there in `fit` gets what all clients share."""
@@ -28,6 +32,16 @@ class Regressions(PersonalEstimator):
         check_fitted(self)
         half = ndtri((1 + check_share("level", level)) / 2) * np.sqrt(self.coefficient_variance_)
         return self.estimates_ - half, self.estimates_ + half
+
+    def _sends(self, message: Message | None, domain: Domain, rounds: int, known: bool) -> None:
+        """States what leaves each client, before anything does; refuses a delta that promises nothing."""
+        if known:
+            self.privacy_ = "nothing is sent: the prior is known, every client works alone"
+        elif message is None:
+            self.privacy_ = "whoever fits reads every client's rows: no guarantee"
+        else:
+            check_delta(message, self.n_clients_)
+            self.privacy_ = guarantee(message, domain, rounds)
 
     def _scores(self, x: Array, groups: NDArray[Any]) -> Array:
         if groups.shape != (len(x),):

@@ -20,6 +20,7 @@ class Evidence(NamedTuple):
     """What clients know under the current prior. Stays with them; a message is made of it."""
 
     shift: Floats  # [clients, d], posterior mean minus the prior's mean
+    own: Floats  # [clients, 1], the share of its coefficients that a client's data decide, between 0 and 1
     slope: Floats  # [clients, v], by how much the data ask for more of each variance, relative, at most about 1
     weight: Floats  # [clients, v * v], information about the logarithms of the variances, entries at most 1
 
@@ -36,7 +37,6 @@ class Letters(NamedTuple):
     message: Message
     radius: float
     rounds: int
-    momentum: float
     seed: int | None
 
     @property
@@ -44,38 +44,55 @@ class Letters(NamedTuple):
         return self.rounds // 3
 
 
+class _Walk(NamedTuple):
+    """The mean on its way, with the momentum and the messages' noise of each step so far."""
+
+    mean: Floats
+    speed: Floats
+    momenta: list[float]
+    spent: list[float]
+
+
 Expect = Callable[[Floats, Floats], Evidence]
 
 
 def learn(expect: Expect, start: Learned, letters: Letters, mean_known: bool) -> Learned:
     """The prior after `rounds` messages a client. Reads the evidence through `message.repeated(rounds)` only."""
+    sender = letters.message.repeated(letters.rounds)
     walking = 0 if mean_known else letters.rounds - letters.for_variances
-    mean, variances, speed, spent = start.mean, start.variances, np.zeros_like(start.mean), []
+    walk, variances = _Walk(start.mean, np.zeros_like(start.mean), [], []), start.variances
     for at in range(walking):
-        evidence, unit = expect(mean, variances), math.sqrt(len(mean) * variances[0])
-        body = np.concatenate([evidence.shift / unit, evidence.slope, evidence.weight], axis=1)
-        sent, variance = _mean(letters, body, at)
-        speed = letters.momentum * speed + unit * sent[: len(mean)]
-        mean = np.clip(mean + speed, -1e100, 1e100)
-        variances = _rescaled(variances, sent[len(mean) :], variance)
-        spent.append(variance * unit**2)
-    moved, left = _shrunk(mean - start.mean, _walk(spent, letters.momentum))
+        evidence, unit = expect(walk.mean, variances), math.sqrt(len(start.mean) * variances[0])
+        body = np.concatenate([evidence.shift / unit, *evidence[1:]], axis=1)
+        sent, variance = _mean(sender, letters, body, at)
+        walk = _stepped(walk, sent, variance, unit)
+        variances = _rescaled(variances, sent[len(start.mean) + 1 :], variance)
+    moved, left = _shrunk(walk.mean - start.mean, _noise(walk))
     mean = start.mean + moved
     for at in range(walking, letters.rounds):
         evidence = expect(mean, variances)
-        variances = _rescaled(variances, *_mean(letters, np.concatenate(evidence[1:], axis=1), at))
+        variances = _rescaled(variances, *_mean(sender, letters, np.concatenate(evidence[2:], axis=1), at))
     return Learned(mean, variances, left)
 
 
-def _mean(letters: Letters, values: Floats, at: int) -> tuple[Floats, float]:
+def _mean(sender: Message, letters: Letters, values: Floats, at: int) -> tuple[Floats, float]:
     """Mean of the messages, and the variance that they put on each entry of it."""
     domain, m = Domain(letters.radius, dimension=values.shape[1]), len(values)
-    sender = letters.message.repeated(letters.rounds)
     sent = sender.send(values, domain, source(letters.seed, "regression/message", at)).mean(axis=0)
     std = sender.server_std(domain) / m
     if std > 0:
         sent = sent + std * source(letters.seed, "regression/server", at).standard_normal(sent.shape)
     return sent, sender.variance(domain) / m + std**2
+
+
+def _stepped(walk: _Walk, sent: Floats, variance: float, unit: float) -> _Walk:
+    """EM's step with the momentum that suits its pace: (1 - sqrt(share))^2, best where all directions are alike."""
+    d = len(walk.mean)
+    share = min(max(float(sent[d]), 0.05), 1.0)
+    momentum = (1 - math.sqrt(share)) ** 2
+    speed = momentum * walk.speed + unit * sent[:d]
+    mean = np.clip(walk.mean + speed, -1e100, 1e100)
+    return _Walk(mean, speed, [*walk.momenta, momentum], [*walk.spent, variance * unit**2])
 
 
 def _rescaled(variances: Floats, sent: Floats, variance: float) -> Floats:
@@ -88,11 +105,12 @@ def _rescaled(variances: Floats, sent: Floats, variance: float) -> Floats:
     return np.clip(variances * np.exp(np.clip(step, -math.log(2), math.log(2))), 1e-100, 1e100)
 
 
-def _walk(spent: list[float], momentum: float) -> float:
-    """Variance of the last mean if nothing pulled it back: an upper bound, because EM's steps contract."""
-    age = np.arange(len(spent), 0, -1)
-    reach = (1 - momentum**age) / (1 - momentum)
-    return float((reach**2 * np.array(spent)).sum())
+def _noise(walk: _Walk) -> float:
+    """Variance of each entry of the last mean if nothing pulled it back: an upper bound, as EM's steps contract."""
+    total = 0.0
+    for at, spent in enumerate(walk.spent):
+        total += spent * float(1 + np.cumprod(walk.momenta[at + 1 :]).sum()) ** 2
+    return total
 
 
 def _shrunk(moved: Floats, variance: float) -> tuple[Floats, float]:

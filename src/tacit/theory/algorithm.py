@@ -95,10 +95,6 @@ def _site(design: np.ndarray, responses: np.ndarray) -> Site:
         batch=lambda _: here,
         grad=gradient,
         private_grad=gradient,
-        guard=lambda _, now: now,
-        advance=lambda _, new, __: new,
-        level=torch.tensor(0),
-        round=0,
     )
 
 

@@ -1,0 +1,137 @@
+"""The papers' tables and figures, measured again: a registry, a cache of cells, and a runner that writes pages.
+
+A reproduction is registered by name and module; the module has `REPRODUCTION`. Its `make` asks the bench for one cell
+after the other, so an interrupted grid goes on where it stopped. Cells are kept by what they were asked for: the
+reproduction's name and version, and the cell's configuration.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tacit.engine.checkpoint import storage
+from tacit.errors import TacitError
+from tacit.experiments.reproduce_page import Page, show, write
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+REGISTRY: Final[dict[str, str]] = {
+    "estimation/bernoulli": "tacit.experiments.reproduce_bernoulli",
+    "estimation/gaussian-dp": "tacit.experiments.reproduce_gaussian",
+    "estimation/elections": "tacit.experiments.reproduce_elections",
+    "estimation/linear-regression": "tacit.experiments.reproduce_regression",
+    "estimation/mixture": "tacit.experiments.reproduce_mixture",
+    "estimation/scale": "tacit.experiments.reproduce_scale",
+}
+"""Name to module; imported when asked for."""
+
+RESULTS: Final = Path("docs/results")
+CACHE: Final = Path("runs/reproduce")
+
+Cell = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a reproduction works on: where to say how far it is, how large to run, and the cells that are done."""
+
+    console: "Console"
+    full: bool
+    seeds: int
+    cache: Path | None
+    about: str = ""
+    asked: list[int] = field(default_factory=list)
+
+    def cell(self, config: Mapping[str, Any], compute: Callable[[], Cell]) -> Cell:
+        """The figures for this configuration: from the cache, or computed and kept at once. JSON numbers and text."""
+        self.asked.append(1)
+        if self.cache is None:
+            return compute()
+        text = json.dumps({"about": self.about, **config}, sort_keys=True)
+        path = self.cache / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+        found = _kept(path, text)
+        if found is None:
+            found = compute()
+            _keep(path, text, found)
+        return found
+
+    def over_seeds(self, config: Mapping[str, Any], compute: Callable[[int], Cell]) -> dict[str, list[Any]]:
+        """One cell a seed, gathered by figure; says so as it goes."""
+        self.console.print(f"  {', '.join(f'{key} {value}' for key, value in config.items())}", style="dim")
+        cells = [self.cell({**config, "seed": seed}, lambda seed=seed: compute(seed)) for seed in range(self.seeds)]
+        return {name: [cell[name] for cell in cells] for name in cells[0]}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of a paper. `version` is raised when its code would give other figures."""
+
+    name: str
+    title: str
+    paper: str
+    make: Callable[[Bench], Sequence[Any]]
+    seeds: int = 20
+    version: int = 1
+
+    def run(self, console: "Console", full: bool, seeds: int | None, cache: Path | None = None) -> Page:
+        """Paper and measured side by side; cells already in `cache` are not computed again."""
+        place = None if cache is None else cache / self.name.replace("/", "-")
+        about = f"{self.name} version {self.version}"
+        bench = Bench(console, full, self.seeds if seeds is None else seeds, place, about)
+        return Page(self.title, self.paper, self.make(bench))
+
+
+def find(name: str) -> Reproduction:
+    if name not in REGISTRY:
+        raise TacitError(f"no reproduction is called {name!r}: choose one of {', '.join(REGISTRY)}")
+    return import_module(REGISTRY[name]).REPRODUCTION
+
+
+def reproduce(
+    name: str,
+    console: "Console",
+    *,
+    full: bool = False,
+    seeds: int | None = None,
+    out: Path = RESULTS,
+    cache: Path | None = CACHE,
+) -> Path:
+    """Runs what is missing, prints the tables, writes the page; returns its path."""
+    found = find(name)
+    page = found.run(console, full, seeds, cache)
+    show(page, console)
+    return write(page, out, name.replace("/", "-"), command(name, full, seeds))
+
+
+def command(name: str, full: bool, seeds: int | None) -> str:
+    return f"tacit reproduce {name}" + " --full" * full + (f" --seeds {seeds}" if seeds is not None else "")
+
+
+def data_folder() -> Path:
+    """Where real data lies, or an error that says how to name the place."""
+    place = os.environ.get("TACIT_DATA")
+    if not place or not Path(place).is_dir():
+        raise TacitError(f"TACIT_DATA is {place or 'not set'}: set it to the folder of the data sets")
+    return Path(place)
+
+
+def _kept(path: Path, text: str) -> Cell | None:
+    try:
+        kept = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return kept["figures"] if kept.get("config") == text else None
+
+
+def _keep(path: Path, text: str, figures: Cell) -> None:
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"config": text, "figures": figures}))
+        part.replace(path)

@@ -1,0 +1,154 @@
+"""A page of results: text, tables and pictures, on the terminal and as Markdown with images beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tacit.engine.checkpoint import storage
+from tacit.experiments.charts import PALETTE, Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+_INK, _FAINT = "#222222", "#dddddd"
+COLORS = PALETTE
+
+
+@dataclass(frozen=True)
+class Results:
+    """A table. The first column is read from the left, the others are figures."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line through measured or computed points; `error` is one standard error each, `band` marks only, no line."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str
+    error: Sequence[float] | None = None
+    style: Style = "solid"
+    marks: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    x_title: str
+    y_title: str
+    curves: Sequence[Curve]
+    log: Literal["", "x", "y", "xy"] = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Panels side by side in one image, or any figure that was drawn elsewhere."""
+
+    name: str  # of the file, behind the page's own
+    caption: str
+    panels: Sequence[Panel] = ()
+    figure: Any = None
+
+    def draw(self) -> "Figure":
+        from matplotlib.figure import Figure
+
+        if self.figure is not None:
+            return self.figure
+        whole = Figure(figsize=(4.6 * len(self.panels) + 0.6, 3.7), layout="constrained", facecolor="white")
+        for axes, panel in zip(whole.subplots(1, len(self.panels), squeeze=False)[0], self.panels, strict=True):
+            _draw(axes, panel)
+        return whole
+
+
+Part = str | Results | Picture
+
+
+@dataclass(frozen=True)
+class Page:
+    """`parts` in the order of reading; text is Markdown."""
+
+    title: str
+    paper: str
+    parts: Sequence[Part]
+
+
+def show(page: Page, console: "Console") -> None:
+    """Text and tables on the terminal; pictures by their caption."""
+    console.print(f"{page.title}\n{page.paper}\n")
+    for part in page.parts:
+        if isinstance(part, Results):
+            console.print(_rich(part))
+        elif isinstance(part, str):
+            console.print(f"{part}\n")
+
+
+def write(page: Page, folder: Path, stem: str, command: str) -> Path:
+    """`stem`.md and its images in `folder`; says by which command it was made."""
+    parts = [f"# {page.title}", page.paper, f"Written by a run, not by hand. To repeat it: `{command}`"]
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        parts += [_markdown(part, folder, stem) for part in page.parts]
+        path = folder / f"{stem}.md"
+        path.write_text("\n\n".join(parts) + "\n")
+    return path
+
+
+def plus_minus(mean: float, spread: float, digits: int = 1) -> str:
+    return f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+
+def _markdown(part: Part, folder: Path, stem: str) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Picture):
+        part.draw().savefig(folder / f"{stem}-{part.name}.png", dpi=130)
+        return f"![{part.caption}]({stem}-{part.name}.png)\n\n*{part.caption}*"
+    align = [":--", *["--:"] * (len(part.heads) - 1)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (part.heads, align, *part.rows)]
+    return "\n".join([f"**{part.title}**", "", *lines, *(["", part.note] if part.note else [])])
+
+
+def _rich(table: Results) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(title=table.title, caption=table.note or None, box=SIMPLE_HEAD, title_justify="left")
+    made.caption_justify = "left"
+    for at, head in enumerate(table.heads):
+        made.add_column(head, justify="right" if at else "left")
+    for row in table.rows:
+        made.add_row(*row)
+    return made
+
+
+def _draw(axes: "Axes", panel: Panel) -> None:
+    for curve in panel.curves:
+        kind: Any = "none" if curve.marks else _DASHES[curve.style]
+        shared: dict[str, Any] = {"color": curve.color, "label": curve.name, "linestyle": kind, "linewidth": 1.5}
+        if curve.marks or curve.error is not None:
+            axes.errorbar(curve.x, curve.y, yerr=curve.error, marker="o", markersize=3.5, capsize=2, **shared)
+        else:
+            axes.plot(curve.x, curve.y, **shared)
+    if "x" in panel.log:
+        axes.set_xscale("log")
+    if "y" in panel.log:
+        axes.set_yscale("log")
+    axes.set_xlabel(panel.x_title, fontsize=9, color=_INK)
+    axes.set_ylabel(panel.y_title, fontsize=9, color=_INK)
+    axes.set_title(panel.title, fontsize=9, loc="left", color=_INK)
+    axes.tick_params(labelsize=8, colors=_INK, length=0, which="both")
+    axes.grid(axis="y", color=_FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_FAINT)
+    axes.legend(fontsize=7, frameon=False, loc="best")
