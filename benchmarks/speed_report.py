@@ -120,9 +120,8 @@ Ratio: a system's median over that of {SYSTEMS[first].title}.
 A round of DP-FedAvg: draw {protocol.COHORT} of {protocol.CLIENTS:,} clients, train each for
 {protocol.LOCAL_EPOCHS} epochs over its {protocol.IMAGES_PER_CLIENT} images in batches of {protocol.BATCH} (SGD,
 rate {protocol.LOCAL_RATE}), clip each update to an L2 norm of {protocol.CLIP_NORM}, sum, add Gaussian noise once, and
-step the shared model. The images are random, {protocol.IMAGE_SIDE} x {protocol.IMAGE_SIDE}, the same for every system
-and in memory before the clock starts. Nothing is evaluated. Start-up and {protocol.WARM_UP_ROUNDS} warm-up rounds are
-not counted.
+step the shared model. The images are random, {protocol.IMAGE_SIDE} x {protocol.IMAGE_SIDE}, in memory before the clock
+starts. Nothing is evaluated. Start-up and {protocol.WARM_UP_ROUNDS} warm-up rounds are not counted.
 
 The systems stay warm in processes of their own and take turns round by round, {run.repeats} rounds each, so that only
 one computes at a time. Every system's process times its own round; where several processes share one, the last to

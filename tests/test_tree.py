@@ -58,4 +58,4 @@ def test_a_stream_depends_on_its_key_alone() -> None:
     rng.generator(9, "y").normal(size=100)
     assert np.array_equal(first, rng.generator(1, "x", 2, 3).normal(size=5))
     calls = [rng.stream(rng.key(1, "x"), call).normal(size=2000) for call in range(2)]
-    assert abs(np.corrcoef(calls)[0, 1]) < 0.1
+    assert abs(float(np.dot(calls[0], calls[1]))) / 2000 < 0.1

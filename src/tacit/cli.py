@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from tacit.errors import TacitError
+from tacit.estimation.cli import estimate
+from tacit.experiments.reproduce_cli import reproduce
 from tacit.theory.cli import app as theory
 
 if TYPE_CHECKING:
@@ -212,6 +214,8 @@ def methods() -> None:
 
 
 app.add_typer(theory, name="theory")
+app.add_typer(estimate, name="estimate")
+app.command(epilog="Example: `tacit reproduce estimation/bernoulli --seeds 20`")(reproduce)
 
 
 def _print(tables: Callable[[], Sequence[Any]]) -> None:

@@ -38,7 +38,7 @@ class LinearTask(NamedTuple):
         return local(self.directions)
 
     def begin(self, noise: float) -> Floats:
-        """Each client's own estimate under N(0, local_variance I): the pseudo-inverse has outliers, which k-means finds."""
+        """Each client's own estimate under N(0, local_variance I): a pseudo-inverse has outliers, k-means' prey."""
         data = self.directions
         return spread(data, data.length * data.answer / (data.length**2 + noise / self.local_variance))
 

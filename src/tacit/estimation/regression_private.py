@@ -114,9 +114,14 @@ def _noise(walk: _Walk) -> float:
 
 
 def _shrunk(moved: Floats, variance: float) -> tuple[Floats, float]:
-    """James and Stein: what messages say of the mean, back toward the start as far as it may be noise."""
+    """James and Stein: what messages say of the mean, back toward the start as far as it may be noise.
+
+    Nothing is kept that noise alone would reach in more than a few of a thousand cases.
+    """
     d, size = len(moved), float((moved**2).sum())
-    if variance == 0 or d < 3 or size == 0:
+    if variance == 0:
         return moved, variance
-    keep = max(0.0, 1 - (d - 2) * variance / size)
+    if size <= (d + 3 * math.sqrt(2 * d)) * variance:
+        return np.zeros_like(moved), 0.0
+    keep = 1 - max(d - 2, 0) * variance / size
     return keep * moved, keep * variance

@@ -76,7 +76,9 @@ class Logistic(NamedTuple):
 
 
 def world_of(task: str, rows: Rows, local_variance: float) -> World:
-    return Linear(decompose(rows), local_variance) if task == "linear" else Logistic(prepare(rows), rows, local_variance)
+    return (
+        Linear(decompose(rows), local_variance) if task == "linear" else Logistic(prepare(rows), rows, local_variance)
+    )
 
 
 def best_climb(

@@ -86,9 +86,7 @@ def _private(bench: Bench) -> list[Part]:
         rows.append([prior, *cells, f"{worst:.1f}", *others])
         error = [float(found[e].std(ddof=1) / np.sqrt(bench.seeds)) for e in EPSILONS]
         curves.append(Curve(prior, EPSILONS, [float(found[e].mean()) for e in EPSILONS], COLORS[at], error))
-        curves.append(
-            Curve(f"{prior}, no privacy", EPSILONS, [PRIORS[prior][3]] * len(EPSILONS), COLORS[at], style="dot")
-        )
+        curves.append(Curve(f"{prior}, oracle", EPSILONS, [PRIORS[prior][3]] * len(EPSILONS), COLORS[at], style="dot"))
     heads = ["prior", "eps0 = 1", "2", "4", "worst draw", "as-published, 1", "Gaussian, 1", "central, 1"]
     note = (
         f"Client-level, replace; randomised response is local and pure, the Gaussian columns have delta {DELTA:g}. "

@@ -64,7 +64,7 @@ class Picture:
 
         if self.figure is not None:
             return self.figure
-        whole = Figure(figsize=(4.6 * len(self.panels) + 0.6, 3.7), layout="constrained", facecolor="white")
+        whole = Figure(figsize=(6.8 * len(self.panels), 3.6), layout="constrained", facecolor="white")
         for axes, panel in zip(whole.subplots(1, len(self.panels), squeeze=False)[0], self.panels, strict=True):
             _draw(axes, panel)
         return whole
@@ -140,7 +140,10 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         else:
             axes.plot(curve.x, curve.y, **shared)
     if "x" in panel.log:
+        places = list(panel.curves[0].x)
         axes.set_xscale("log")
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.set_xticks([], minor=True)
     if "y" in panel.log:
         axes.set_yscale("log")
     axes.set_xlabel(panel.x_title, fontsize=9, color=_INK)
@@ -151,4 +154,4 @@ def _draw(axes: "Axes", panel: Panel) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(_FAINT)
-    axes.legend(fontsize=7, frameon=False, loc="best")
+    axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

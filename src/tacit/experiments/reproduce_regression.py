@@ -117,8 +117,8 @@ def _errors(bench: Bench, cells: dict[int, dict[str, list[Any]]]) -> Results:
     }
     rows = [[text, *(_text(cells[d][name], 5) for d in DIMENSIONS)] for name, text in names.items()]
     note = (
-        f"{M:,} clients of {N} rows, s_theta^2 = {PRIOR}, s_x^2 = {NOISE}, entries of X of variance {POWER}, entries of "
-        f"mu of standard deviation {MEAN_STD}; {bench.seeds} repetitions, ± one standard deviation."
+        f"{M:,} clients of {N} rows, s_theta^2 = {PRIOR}, s_x^2 = {NOISE}, entries of X of variance {POWER}, "
+        f"entries of mu of standard deviation {MEAN_STD}; {bench.seeds} repetitions, ± one standard deviation."
     )
     return Results("Squared error of a client's coefficients", ["", *(f"d = {d}" for d in DIMENSIONS)], rows, note)
 
@@ -142,7 +142,9 @@ def _gains(cells: dict[int, dict[str, list[Any]]]) -> Results:
 
 
 def _powers(bench: Bench) -> list[Part]:
-    found = {d: {p: bench.cell({"limits": d, "power": p}, lambda d=d, p=p: limits(d, p)) for p in POWERS} for d in DIMENSIONS}
+    found = {
+        d: {p: bench.cell({"limits": d, "power": p}, lambda d=d, p=p: limits(d, p)) for p in POWERS} for d in DIMENSIONS
+    }
     rows = []
     for power in POWERS:
         row = [f"{power:g}"]
@@ -174,8 +176,8 @@ def _private(bench: Bench, cells: dict[int, dict[str, list[Any]]]) -> list[Part]
         rows.append([f"{name}, epsilon {epsilon:g}", _text(mse, 4), _text(found["expected"], 4), gain])
     rows.append(["no privacy (EM)", f"{best:.4f}", "", f"{100 * (1 - best / local):.1f}"])
     note = (
-        f"d = {d}; 12 messages a client, together within epsilon, delta 1e-5, client-level, replace, analytic Gaussian; "
-        f"clipped to norm 1 in units of the prior; started from the public guess {GUESS} and a mean of 0."
+        f"d = {d}; 12 messages a client, together within epsilon, delta 1e-5, client-level, replace, analytic "
+        f"Gaussian; clipped to norm 1 in units of the prior; started from the public guess {GUESS} and a mean of 0."
     )
     heads = ["", "measured", "expected by the estimator", "gain over local, %"]
     return [Results("Squared error from private messages", heads, rows, note), _PRIVATE]
@@ -193,24 +195,27 @@ def _text(values: Any, digits: int) -> str:
     return plus_minus(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, digits)
 
 
-_WHY: Final = """**Why the paper's figures cannot arise from its stated parameters.** A client's ten rows say something
-about ten directions of its coefficients and nothing about the others, whatever the noise. So against one mean for
-everyone the best possible gain is below n/d: 20% at d = 50 and 10% at d = 100. The paper's 12.3% at d = 100 is above
-that, even for data without noise. With the stated noise the limit is the average weight of a client's own data over
-those ten directions, times n/d: the column "Bayes limit". Against local estimates it is the other way round: the
-pseudo-inverse leaves d - n directions at zero, each at a cost of s_theta^2 plus the squared entry of mu, .02 on average,
-where the mean for everyone pays .01. Already that mean gains at least 37% (d = 50) and 44% (d = 100) over local; a gain of
-8.0% or 9.2% is too small for any estimator that uses it, for any scale of the features (table below). A local estimate
-other than the pseudo-inverse, a global model that had not converged, or other parameters than the stated could give
-such figures. What can be checked holds: (15) has the error (16), and learning the prior costs next to nothing.
+_WHY: Final = """\
+**Why the paper's figures cannot arise from its stated parameters.** A client's ten rows say something about ten
+directions of its coefficients and nothing about the others, whatever the noise. So against one mean for
+everyone the best possible gain is below n/d: 20% at d = 50 and 10% at d = 100. The paper's 12.3% at d = 100 is
+above that, even for data without noise. With the stated noise the limit is n/d times the average weight of a
+client's own data over those ten directions: the column "Bayes limit". Against local estimates it is the other
+way round: the pseudo-inverse leaves d - n directions at zero, each at a cost of s_theta^2 plus the squared
+entry of mu, .02 on average, where the mean for everyone pays .01. Already that mean gains 37% (d = 50) or 44%
+(d = 100) over local, and more with noise; a gain of 8.0% or 9.2% is too small for any estimator that uses it,
+at any scale of the features (table below). A local estimate other than the pseudo-inverse, a global model that
+had not converged, or other parameters than the stated could give such figures. What can be checked holds: (15)
+has the error (16), and learning the prior costs next to nothing.
 
-Algorithm 2 minimises (19) over coefficients and variances at once. That objective has no minimum: with few rows its
-prior variance falls until it meets the floor, here a tenth of the moment estimate it starts from, and the estimates are
-then closer to the mean than they should be. EM on the likelihood of the targets has no such defect, needs no step size,
-and is the default."""
+Algorithm 2 minimises (19) over coefficients and variances at once. That objective has no minimum: with few rows
+its prior variance falls until it meets the floor, here a tenth of the moment estimate it starts from, and the
+estimates are then closer to the mean than they should be. EM on the likelihood of the targets has no such
+defect, needs no step size, and is the default."""
 
-_PRIVATE: Final = """What is learned from messages is the prior alone; each client then applies (15) at home. The last
-third of the messages measures the prior's variance around the private mean, so a mean that came out poor is trusted less."""
+_PRIVATE: Final = """\
+What is learned from messages is the prior alone; each client then applies (15) at home. The last third of the
+messages measures the prior's variance around the private mean: a mean that came out poor is trusted less."""
 
 REPRODUCTION: Final = Reproduction(
     name="estimation/linear-regression",
