@@ -19,7 +19,7 @@ from tacit.privacy.messages import Central, LocalGaussian
 from tests.estimation.test_regression import World
 
 DRAW = np.random.default_rng(0)
-SIZES = DRAW.integers(3, 16, 400)
+SIZES = DRAW.integers(3, 16, 300)
 
 
 class Kinds:
@@ -106,7 +106,8 @@ def test_with_one_node_a_belief_is_scikit_learns_penalised_regression() -> None:
     from sklearn.linear_model import LogisticRegression
 
     world, y = classes(3)
-    found = LogisticRegressions(local_variance=2.0).fit(world.x, y, groups=world.groups)
+    make = LogisticRegressions(mean=world.mean, prior_variance=0.5, local_variance=2.0)
+    found = make.fit(world.x, y, groups=world.groups)
     for i in np.flatnonzero(SIZES > 12)[:5]:
         rows = world.groups == i
         if 0 < y[rows].mean() < 1:

@@ -57,7 +57,7 @@ def overheard(kind: type[Overheard], side: float, seed: int, rounds: int) -> flo
 
 @pytest.mark.parametrize(("kind", "caught"), [(Overheard, False), (Careless, True)])
 def test_all_messages_of_a_client_together_keep_the_stated_epsilon(kind: type[Overheard], caught: bool) -> None:
-    rounds, tries = 30, 400
+    rounds, tries = 30, 300
     with_a = np.array([overheard(kind, 1.0, seed, rounds) for seed in range(tries)])
     with_b = np.array([overheard(kind, -1.0, seed + tries, rounds) for seed in range(tries)])
     assert audit(with_a, with_b, claim=1.0, delta=1e-3).disproved is caught

@@ -174,3 +174,48 @@ def test_a_likely_variance_is_the_mean_of_a_normal_cut_at_its_ends() -> None:
             exact: Any = truncnorm.mean(-estimate / std, (1 - estimate) / std, loc=estimate, scale=std)
             assert likely(estimate, std, 1.0) == pytest.approx(float(exact), rel=0.02, abs=2e-3)
     assert likely(0.3, 1e-9) == pytest.approx(0.3)
+
+
+def worlds() -> list[np.ndarray]:
+    """Two tables of clients with the same sum and the same sum of squares around .5, otherwise different."""
+    one, other = np.array([1.0, 1.0, -1.0, -1.0]), np.array([2**0.5, -(2**0.5), 0.0, 0.0])
+    return [0.5 + 0.3 * np.tile(each, 15)[:, None] for each in (one, other)]
+
+
+@pytest.mark.parametrize("make", [GaussianMeans(noise_variance=0.1, radius=2.0), BernoulliRates()], ids=repr)
+def test_what_a_trusted_server_tells_depends_on_the_noisy_sums_alone(make: Any) -> None:
+    told = []
+    for values in worlds():
+        found: Any = clone(make)
+        found.set_params(message=Central(1.0, 1e-3), seed=4)
+        found.noise_variance_ = 0.1
+        told.append(found.observe(values, np.full(60, 5.0)).learn().learned_)
+    assert told[0].centre == pytest.approx(told[1].centre, rel=1e-9)
+    for name in ("prior_variance", "noise", "centre_variance", "share"):
+        assert getattr(told[0], name) == pytest.approx(getattr(told[1], name), rel=1e-9)
+
+
+@pytest.mark.parametrize("message", [LocalGaussian(1.0, 1e-3), RandomisedResponse(1.0), Quantized(2)], ids=repr)
+@pytest.mark.parametrize("make", [GaussianMeans(noise_variance=0.1, radius=2.0), BernoulliRates()], ids=repr)
+def test_what_is_learned_depends_on_the_messages_alone(
+    make: Any, message: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(self: Any, values: Any, domain: Any, source: Any, lift: bool = False) -> Any:
+        return domain.centre + source.standard_normal((len(values), values.shape[1] + lift))
+
+    monkeypatch.setattr(type(message), "send", send)
+    told = []
+    for values in (*worlds(), np.linspace(0, 1, 60)[:, None]):
+        found: Any = clone(make)
+        found.set_params(message=message, seed=4)
+        found.noise_variance_ = 0.1
+        told.append(found.observe(values, np.full(60, 5.0)).learn().learned_)
+    assert repr(told[0]) == repr(told[1]) == repr(told[2])
+
+
+def test_the_printed_moments_are_refused_where_only_sums_are_released() -> None:
+    central = Central(1.0, 1e-3)
+    with pytest.raises(TacitError, match="as-published"):
+        BernoulliRates(message=central, moments="as-published").fit(COUNTS, trials=8)
+    with pytest.raises(TacitError, match="as-published"):
+        GaussianMeans(noise_variance=1.0, message=central, radius=1.0, moments="as-published").fit(VALUES)

@@ -72,8 +72,8 @@ class BernoulliRates(LinearShrinkage):
     def _fit_as_published(self, rates: Array, counts: Array) -> Self:
         check_several(len(rates) - 1, "a prior from others")
         check_delta(self.message_, len(rates))
-        found = published_rates(rates[:, 0], counts, self.message_, self.seed)
         self._collector = self._collect(1)
+        found = published_rates(rates[:, 0], counts, self.message_, self.seed)
         self.learned_ = self._as_learned(found.centre, found.variance)
         self._store(rates, counts, (len(rates),))
         self.estimates_, self.pull_ = found.estimates, found.pull

@@ -131,18 +131,26 @@ def spread_moment(sums: Sums, model: Model, message_variance: float, inflate: bo
     return weighted(precision(sums, solve(first, model), model, message_variance)), freedom > 2
 
 
-def square_moment(collector: Collector, centre: Array, noise_variance: float, server: Array) -> Moment:
-    """From squares that came by message: their mean, less the squared distance of the centre."""
-    domain, message, split = collector.domain, collector.message, collector.split
-    squares, dimension = collector.squares, domain.dimension
-    count, mean = squares.clients, float(squares.mean().sum() + server.sum()) / dimension
-    scatter = float((squares.spread.sum() + 1e-300) / max(count - 1, 1) / count) / dimension**2
-    scatter += float(np.square(message.server_std(domain) * domain.radius / count / dimension))
+def square_moment(collector: Collector, centre: Array, server: Array, server_variance: float) -> Moment:
+    """From squares that came by message: their mean, less the squared distance of the centre.
+
+    Under central privacy the spread of what came in was never released: the formula for normal values stands in for it,
+    so that everything here is made from noisy sums.
+    """
+    domain, squares, values = collector.domain, collector.squares, collector.values
+    dimension, count = domain.dimension, squares.clients
+    mean = float(squares.mean().sum() + server.sum()) / dimension
     away = float(np.square(centre - domain.centre).sum()) / dimension
-    total = mean - away + noise_variance
-    std = np.sqrt(scatter + 4 * away * noise_variance / dimension + 2 * noise_variance**2 / dimension)
-    sizes = squares if not split else collector.values
-    return Moment(total, float(sizes.counts @ (1 / sizes.sizes)) / sizes.clients, float(std))
+    if server_variance > 0:
+        spread = max(mean - away, 0.0)
+        scatter = (2 * spread**2 + 4 * spread * away) / dimension / count
+        scatter += server_variance * domain.radius**2 / dimension**2
+    else:
+        spread = values.moment()[0]
+        scatter = float(squares.spread.sum()) / max(count - 1, 1) / count / dimension**2
+    unsure = spread / values.clients + server_variance
+    std = np.sqrt(scatter + 4 * away * unsure / dimension + 2 * unsure**2 / dimension) + 1e-150
+    return Moment(mean - away + unsure, float(values.counts @ (1 / values.sizes)) / values.clients, float(std))
 
 
 def conclude(

@@ -17,7 +17,6 @@ from tacit.estimation.collect import (
     BLOCK,
     Collector,
     Model,
-    Moment,
     conclude,
     precision,
     solve,
@@ -117,6 +116,8 @@ class LinearShrinkage(PersonalEstimator):
     def _collect(self, dimension: int) -> Collector:
         check_choice("moments", self.moments, get_args(Moments))
         domain = self._domain(dimension)
+        if self.moments == "as-published" and self.prior_variance is None and self.message_.server_std(domain) > 0:
+            raise TacitError('Central releases sums, and moments="as-published" needs messages: use "debiased"')
         ask = self.prior_variance is None and self.moments == "debiased"
         split_seed = secrets.randbits(63) if self.seed is None else self.seed
         return Collector(self.message_, domain, self.seed, split_seed, ask)
@@ -177,16 +178,13 @@ class LinearShrinkage(PersonalEstimator):
         if self.message_.squares == "exact":
             moment, trusted = spread_moment(sums, model, added)
             return solve(moment, model), trusted
-        return solve(self._moment(collector, centre, noise, added, server), model), True
-
-    def _moment(self, collector: Collector, centre: Array, noise: Array, added: float, server: float) -> Moment:
-        spread = float(collector.values.moment()[0]) + added * (collector.message.squares == "exact")
-        return square_moment(collector, centre, spread / collector.values.clients + server, noise)
+        return solve(square_moment(collector, centre, noise, server), model), True
 
 
 def guarantee(message: Message, domain: Domain, times: int = 1) -> str:
     """Bits and epsilon of what each client sends, with unit and neighbours."""
-    sent = f"{times} message{'s' * (times > 1)} of {message.bits(domain):,} bits from each client"
+    bits = message.bits(domain)
+    sent = f"{times} message{'s' * (times > 1)} of {bits:,} bit{'s' * (bits > 1)} from each client"
     if math.isinf(message.epsilon):
         return f"{sent}: no guarantee"
     delta = f"delta {message.delta:g}" if message.delta else "pure"

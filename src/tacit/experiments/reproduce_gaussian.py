@@ -140,4 +140,5 @@ REPRODUCTION: Final = Reproduction(
     title="Personal means under local privacy: Gaussian clients",
     paper="A generative framework (paper 4), Figure 4; Theorems 1 and 2, Section 5.1.3.",
     make=make,
+    version=2,
 )

@@ -24,7 +24,7 @@ PAPER: Final = {
 }
 CLIENTS: Final = (1250, 2500, 5000, 10_000)
 POWERS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)
-GUESS: Final = (0.02, 0.1)
+GUESSES: Final = ((0.02, 0.1), (1.0, 1.0))
 MESSAGES: Final[tuple[tuple[str, type[Central] | type[LocalGaussian], float], ...]] = (
     ("trusted server", Central, 0.5),
     ("trusted server", Central, 1.0),
@@ -79,9 +79,9 @@ def errors(seed: int, d: int) -> Cell:
     }
 
 
-def private(seed: int, d: int, message: Message) -> Cell:
+def private(seed: int, d: int, message: Message, guess: tuple[float, float]) -> Cell:
     world = Draw(seed, d)
-    found = world.fit(message=message, seed=seed, guess=GUESS)
+    found = world.fit(message=message, seed=seed, guess=guess)
     return {"mse": world.error(found.estimates_), "expected": float(found.expected_mse_.mean())}
 
 
@@ -95,9 +95,13 @@ def limits(d: int, power: float) -> Cell:
 
 
 def seconds(d: int, m: int) -> Cell:
-    world, start = Draw(0, d, m), time.perf_counter()
-    world.fit()
-    return {"seconds": time.perf_counter() - start}
+    """The least of three."""
+    world, taken = Draw(0, d, m), []
+    for _ in range(3):
+        start = time.perf_counter()
+        world.fit()
+        taken.append(time.perf_counter() - start)
+    return {"seconds": min(taken)}
 
 
 def make(bench: Bench) -> list[Part]:
@@ -169,25 +173,30 @@ def _private(bench: Bench, cells: dict[int, dict[str, list[Any]]]) -> list[Part]
     d, rows = DIMENSIONS[0], []
     local, best = np.mean(cells[d]["local"]), np.mean(cells[d]["em"])
     for name, kind, epsilon in MESSAGES:
-        message = kind(epsilon, 1e-5)
-        found = bench.over_seeds({"message": name, "eps": epsilon}, lambda seed, by=message: private(seed, d, by))
-        mse = np.array(found["mse"])
-        gain = f"{100 * (1 - mse.mean() / local):.1f}"
-        rows.append([f"{name}, epsilon {epsilon:g}", _text(mse, 4), _text(found["expected"], 4), gain])
-    rows.append(["no privacy (EM)", f"{best:.4f}", "", f"{100 * (1 - best / local):.1f}"])
+        row = [f"{name}, epsilon {epsilon:g}"]
+        for guess in GUESSES:
+            config = {"message": name, "eps": epsilon, "guess": guess}
+            found = bench.over_seeds(config, lambda seed, a=kind(epsilon, 1e-5), b=guess: private(seed, d, a, b))
+            gain = f"{100 * (1 - np.mean(found['mse']) / local):.1f}"
+            row += [_text(found["mse"], 4), _text(found["expected"], 4), gain]
+        rows.append(row)
+    rows.append(["no privacy (EM)", f"{best:.4f}", "", f"{100 * (1 - best / local):.1f}", "", "", ""])
     note = (
         f"d = {d}; 12 messages a client, together within epsilon, delta 1e-5, client-level, replace, analytic "
-        f"Gaussian; clipped to norm 1 in units of the prior; started from the public guess {GUESS} and a mean of 0."
+        f"Gaussian; clipped to norm 1 in units of the prior. Learning starts from a mean of 0 and a public guess of "
+        f"prior and noise variance: {GUESSES[0]}, twice the truth, and {GUESSES[1]}, far off. ± one standard deviation."
     )
-    heads = ["", "measured", "expected by the estimator", "gain over local, %"]
+    heads = [""]
+    for guess in GUESSES:
+        heads += [f"guess {guess}: measured", "expected by the estimator", "gain over local, %"]
     return [Results("Squared error from private messages", heads, rows, note), _PRIVATE]
 
 
 def _time(bench: Bench, cells: dict[int, dict[str, list[Any]]]) -> list[Part]:
     d = DIMENSIONS[-1]
-    found = [bench.cell({"clients": m, "d": d}, lambda m=m: seconds(d, m))["seconds"] for m in CLIENTS]
+    found = [bench.cell({"clients": m, "d": d, "least of": 3}, lambda m=m: seconds(d, m))["seconds"] for m in CLIENTS]
     rows = [[f"{m:,}", f"{s:.2f}", f"{1e6 * s / m:.0f}"] for m, s in zip(CLIENTS, found, strict=True)]
-    note = f"`LinearRegressions().fit`, d = {d}, prior learned by EM, one thread; {N} rows a client."
+    note = f"`LinearRegressions().fit`, d = {d}, prior learned by EM, one thread, least of three; {N} rows a client."
     return [Results("Time", ["clients", "seconds", "microseconds a client"], rows, note)]
 
 
@@ -198,24 +207,28 @@ def _text(values: Any, digits: int) -> str:
 _WHY: Final = """\
 **Why the paper's figures cannot arise from its stated parameters.** A client's ten rows say something about ten
 directions of its coefficients and nothing about the others, whatever the noise. So against one mean for
-everyone the best possible gain is below n/d: 20% at d = 50 and 10% at d = 100. The paper's 12.3% at d = 100 is
-above that, even for data without noise. With the stated noise the limit is n/d times the average weight of a
-client's own data over those ten directions: the column "Bayes limit". Against local estimates it is the other
-way round: the pseudo-inverse leaves d - n directions at zero, each at a cost of s_theta^2 plus the squared
-entry of mu, .02 on average, where the mean for everyone pays .01. Already that mean gains 37% (d = 50) or 44%
-(d = 100) over local, and more with noise; a gain of 8.0% or 9.2% is too small for any estimator that uses it,
-at any scale of the features (table below). A local estimate other than the pseudo-inverse, a global model that
-had not converged, or other parameters than the stated could give such figures. What can be checked holds: (15)
-has the error (16), and learning the prior costs next to nothing.
+everyone the best possible gain is below n/d: 20% at d = 50 and 10% at d = 100. With the stated noise the limit
+is n/d times the average weight of a client's own data over those ten directions: the column "Bayes limit", less
+than half of the paper's figure. (Its 12.3 ± 2.0% at d = 100 is above even the 10% of data without noise, by
+about one of its deviations.) Against local estimates it is the other way round: the pseudo-inverse leaves d - n
+directions at zero, each at a cost of s_theta^2 plus the squared entry of mu, .02 on average over mu, where the
+mean for everyone pays .01. Already that mean gains 37% (d = 50) or 44% (d = 100) over local on average, and
+more with noise; a gain of 8.0% or 9.2% is too small for any estimator that uses it, at any scale of the
+features (table below). A local estimate other than the pseudo-inverse, a global model that had not converged,
+or other parameters than the stated are possible reasons; none of them was tested. What can be checked holds:
+(15) has the error (16), and learning the prior costs next to nothing.
 
 Algorithm 2 minimises (19) over coefficients and variances at once. That objective has no minimum: with few rows
 its prior variance falls until it meets the floor, here a tenth of the moment estimate it starts from, and the
-estimates are then closer to the mean than they should be. EM on the likelihood of the targets has no such
-defect, needs no step size, and is the default."""
+estimates are then closer to the mean than they should be. Its figures therefore depend on that floor, which was
+set once and not tuned; the paper names none. EM on the likelihood of the targets has no such defect, needs no
+step size, and is the default."""
 
 _PRIVATE: Final = """\
 What is learned from messages is the prior alone; each client then applies (15) at home. The last third of the
-messages measures the prior's variance around the private mean: a mean that came out poor is trusted less."""
+messages measures the prior's variance around the private mean: a mean that came out poor is trusted less. A
+mean that noise alone could have produced is dropped for the starting point, 0: with local noise this happens to
+all of it here, and what is gained over local comes from shrinking toward 0."""
 
 REPRODUCTION: Final = Reproduction(
     name="estimation/linear-regression",
