@@ -129,11 +129,10 @@ def by_fraction(
     free = np.ones(clients, bool)
     for name, wish in sorted(fractions.items(), key=lambda item: not isinstance(item[1], Among)):
         able = free & _holders(wish, held, clients)
-        chosen = order[able[order]][: round(shares[name] * clients)]
-        if len(chosen) < round(shares[name] * clients):
-            raise TacitError(
-                f"level '{name}' wants {round(shares[name] * clients)} clients, but only {len(chosen)} can"
-            )
+        wanted = round(shares[name] * clients)
+        chosen = order[able[order]][:wanted]  # shares that round up together leave one client fewer for the last
+        if isinstance(wish, Among) and len(chosen) < wanted:
+            raise TacitError(f"level '{name}' wants {wanted} clients, but only {len(chosen)} can: ask for fewer")
         level[chosen], free[chosen] = menu.index(name), False
     return Choices(menu, level)
 
