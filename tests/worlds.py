@@ -26,13 +26,13 @@ RECORD = Privacy(plans.Record(0.5), (PRIVATE,), allow_large_delta=True)
 PLANS = {"open": Privacy(), "central": CENTRAL, "grouped": GROUPED, "local": LOCAL, "record": RECORD}
 
 
-def ragged(clients: int = 20, scale: float = 1.0, seed: int = 0) -> Federation:
-    """Clients of 1 to 12 rows with 6 features and 3 classes; the first has a single row."""
+def ragged(clients: int = 20, scale: float = 1.0, seed: int = 0, most: int = 12) -> Federation:
+    """Clients of 1 to `most` rows with 6 features and 3 classes; the first has a single row."""
     draw = np.random.default_rng(seed)
     centres = draw.normal(size=(3, 6)) * 2
     data = {}
     for k in range(clients):
-        n = 1 if k == 0 else int(draw.integers(2, 13))
+        n = 1 if k == 0 else int(draw.integers(2, most + 1))
         y = draw.integers(3, size=n + 3)
         x = (centres[y] + draw.normal(size=(n + 3, 6))) * scale
         data[f"c{k}"] = (x[:n], y[:n], x[n:], y[n:])

@@ -67,7 +67,7 @@ class Site(NamedTuple):
     guard: Callable[[Tree, Tree], Tree] = lambda start, now: now  # the plan's rule for what would be uploaded so far
     advance: Callable[[int, Tree, Tree], Tree] = lambda step, new, old: new  # new if the step is live, else old
     level: Tensor = torch.zeros((), dtype=torch.int64)  # index of the client's privacy level
-    round: int = 0
+    round: Tensor = torch.zeros((), dtype=torch.int64)
 
 
 class Reply(NamedTuple):

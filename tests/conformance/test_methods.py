@@ -69,7 +69,8 @@ def test_an_encoded_upload_is_bounded_whatever_the_data(method: Method, scale: f
     with torch.no_grad():
         engine.federation.x.mul_(scale)
     release = engine.plan.release
-    messages, _ = engine._run(engine.task, engine.method.init(engine.start).view, release.start(), 0, everybody(engine))
+    view = engine.method.init(engine.start).view
+    messages, _ = engine.encoded(engine.task, 0, view, release.start(), torch.tensor(0), everybody(engine))
     norms = torch.func.vmap(lambda body: tree.norm(body))(messages.body) if messages.body else torch.zeros(1)
     assert float(norms.max()) <= BOUND
 
@@ -100,6 +101,18 @@ def test_the_result_does_not_depend_on_the_chunk_size(method: Method, plan: str)
         assert largest_difference(tree.join(first.progress.server.view), tree.join(other.progress.server.view)) < 1e-9
         assert largest_difference(states(first), states(other)) < 1e-9
         assert np.array_equal(first.store.touched, other.store.touched)
+
+
+@pytest.mark.parametrize("plan", ["grouped", "local"])
+def test_a_recorded_program_gives_the_same_as_the_plain_one(method: Method, plan: str) -> None:
+    plain, recorded = (run(method, PLANS[plan], ragged(most=2), rounds=2, chunk=20) for _ in range(2))
+    recorded.engine = replace(recorded.engine, record=True, programs={})
+    for result in (plain, recorded):
+        result.go()
+    assert all(recorded.engine.programs.values())
+    views = [tree.join(result.progress.server.view) for result in (plain, recorded)]
+    assert largest_difference(*views) < 1e-9
+    assert largest_difference(states(plain), states(recorded)) < 1e-9
 
 
 def test_single_precision_agrees_to_four_digits(method: Method) -> None:

@@ -38,7 +38,7 @@ def site(seed: int = 0, level: int = 0) -> Site:
         grad=gradient,
         private_grad=gradient,
         level=torch.tensor(level),
-        round=0,
+        round=torch.tensor(0),
     )
 
 
@@ -69,7 +69,7 @@ def test_local_sgd_is_torchs_sgd(momentum: float, weight_decay: float) -> None:
 
 
 def test_the_local_rate_decays_by_round() -> None:
-    assert LocalSgd(0.4, decay=0.5).rate(3) == pytest.approx(0.05)
+    assert LocalSgd(0.4, decay=0.5).rate(torch.tensor(3)) == pytest.approx(0.05)
 
 
 def test_server_adam_is_torchs_adam_on_the_negative_mean() -> None:

@@ -40,7 +40,7 @@ def _uploads(method: Method, task: Task, federation: Federation, start: Tree, sc
             batch=batch,
             grad=Exact(task, batch),
             private_grad=stub,
-            round=round,
+            round=torch.tensor(round),
         )
         reply = method.client(server.view, state, site)
         uploads.append(tree.join(reply.upload))

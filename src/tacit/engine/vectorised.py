@@ -1,21 +1,23 @@
 """A round's clients as one tensor program: `vmap` of the method's client program over chunks of the cohort."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.functional import pad
 
 from tacit import rng, tree
 from tacit.core import Batch, Method, Shared, Site, Task, Tree
+from tacit.engine.record import Program, record
 from tacit.engine.store import Store
 from tacit.engine.workers import Workers
 from tacit.errors import TacitError
-from tacit.federation.cohort import draw_batches
+from tacit.federation.cohort import Shuffled, draw_batches
 from tacit.federation.data import Federation
 from tacit.models.task import ModuleTask
 from tacit.privacy.clip import clip
@@ -25,6 +27,11 @@ from tacit.privacy.plan import Plan
 from tacit.privacy.release import Message, Totals
 
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
+_CACHE_NUMBERS = 2**21  # the same for a recorded program, which is fastest while all of it stays in a core's cache
+_MOST_STEPS = 40  # a recorded program is as long as its steps are many
+_FEWEST, _MOST = 4, 25  # clients of a recorded program
+_FEW_LENGTHS = 8
+_WORTH_ROUNDS = 20  # rounds that pay for recording one program
 
 
 class Inputs(NamedTuple):
@@ -39,11 +46,36 @@ class Inputs(NamedTuple):
     expected: Tensor
     gradient_key: Tensor
     release_key: Tensor
+    real: Tensor  # False for a row that only fills the chunk up
+
+
+class Shape(NamedTuple):
+    """All that a chunk's program depends on besides its inputs: public, and the same whenever a run is repeated."""
+
+    clients: int
+    steps: int
+    full: int  # leading steps that are live for every client
+
+    def fill(self, inputs: Inputs) -> Inputs:
+        """Rows repeated to `clients`, steps that are not live added up to `steps`."""
+        several, steps = inputs.live.shape
+        rows = torch.arange(self.clients).clamp(max=several - 1)
+        filled = Inputs(tree.each(lambda leaf: leaf[rows], inputs.state), *(leaf[rows] for leaf in inputs[1:]))
+        more = self.steps - steps
+        return filled._replace(
+            rows=torch.cat([filled.rows, filled.rows[:, :1].expand(-1, more, -1)], 1),
+            mask=pad(filled.mask, (0, 0, 0, more)),
+            live=pad(filled.live, (0, more)),
+            real=torch.arange(self.clients) < several,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Vectorised:
-    """Runs client programs. Results do not depend on `chunk` or threads beyond the order of floating-point sums."""
+    """Runs client programs. Results do not depend on `chunk` or threads beyond the order of floating-point sums.
+
+    `record`: whether a chunk's program is recorded and replayed; by default if the run is long enough to gain by it.
+    """
 
     method: Method
     task: ModuleTask
@@ -52,19 +84,34 @@ class Vectorised:
     start: Tree
     seed: int
     chunk: int | None = None
+    record: bool | None = None
+    programs: dict[Shape, Program | None] = field(default_factory=dict)
 
     def round(self, view: Shared, public: Tree, cohort: np.ndarray, round: int, store: Store, like: Tree) -> Totals:
         """The sum of the encoded uploads by level; the clients' new states go to the store."""
         first = self.method.join(view, self.start)
+        now = torch.tensor(round)
+
+        def inputs(clients: np.ndarray) -> Inputs:
+            return self.inputs_for(store.read(clients, first), clients, round)
 
         def chunk(task: ModuleTask, clients: np.ndarray) -> Totals:
-            inputs = self.inputs_for(store.read(clients, first), clients, round)
-            messages, states = self._run(task, view, public, round, inputs)
-            store.write(clients, states)
-            return self._sum(messages, inputs.level)
+            given, shape = inputs(clients), self.shape(clients)
+            run = self.programs.get(shape)
+            totals, states = (
+                run(view, public, now, shape.fill(given))
+                if run
+                else self._run(task, int(given.live.sum(1).min()), view, public, now, given)
+            )
+            store.write(clients, tree.each(lambda leaf: leaf[: len(clients)], states))
+            return totals
 
+        chunks = list(self.chunks(cohort))
+        if self.recorded:
+            for clients in chunks:  # in this thread alone: nothing else may run while a program is recorded
+                self._prepare(self.shape(clients), lambda clients=clients: (view, public, now, inputs(clients)))
         totals = self._nothing(like)
-        for part in self.workers.map(chunk, self.chunks(cohort)):
+        for part in self.workers.map(chunk, chunks):
             totals = Totals(
                 tree.add(totals.body, part.body), *(a + b for a, b in zip(totals[1:], part[1:], strict=True))
             )
@@ -74,21 +121,55 @@ class Vectorised:
     def workers(self) -> Workers[ModuleTask]:
         return Workers(self.task, torch.get_num_threads())
 
+    @cached_property
+    def recorded(self) -> bool:
+        """Decided by what is known before the first round, so that a resumed run decides alike."""
+        batches, rounds = self.plan.setting.batches, self.plan.setting.rounds
+        if self.record is False or not isinstance(batches, Shuffled) or self._lengths[-1] > _MOST_STEPS:
+            return False
+        return self.record is True or rounds >= _WORTH_ROUNDS * len(self._lengths)
+
+    @cached_property
+    def _lengths(self) -> tuple[int, ...]:
+        """How many steps a recorded program may have: few different numbers, so that there are few programs."""
+        found = np.unique(self._steps(np.arange(self.federation.clients)))
+        if len(found) > _FEW_LENGTHS:  # 1, 2, 3, 4, 6, 8, 12, 16, ...
+            found = np.unique([next(n for n in _ROUNDED if n >= steps) for steps in found])
+        return tuple(int(n) for n in found)
+
+    def _prepare(self, shape: Shape, example: Callable[[], tuple[Shared, Tree, Tensor, Inputs]]) -> None:
+        if shape not in self.programs:
+            view, public, now, inputs = example()
+            program = partial(self._run, self.task, shape.full)
+            self.programs[shape] = record(program, view, public, now, shape.fill(inputs))
+
+    def shape(self, clients: np.ndarray) -> Shape:
+        steps = self._steps(clients)
+        if not self.recorded:
+            return Shape(len(clients), int(steps.max()), int(steps.min()))
+        most = next(n for n in self._lengths if n >= steps.max())
+        return Shape(self._several(len(clients)), most, max((n for n in self._lengths if n <= steps.min()), default=0))
+
+    def _steps(self, clients: np.ndarray) -> np.ndarray:
+        return np.array([self.plan.setting.batches.steps(int(n)) for n in self.federation.sizes[clients]], np.int64)
+
     def chunks(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """Clients with like numbers of steps together, so that little is padded; the longest first."""
-        sizes = self.federation.sizes[cohort]
-        steps = np.array([self.plan.setting.batches.steps(int(n)) for n in sizes], dtype=np.int64)
-        ordered = cohort[np.argsort(-steps, kind="stable")]
-        several = self.chunk or self._fitting(len(cohort))
+        ordered = cohort[np.argsort(-self._steps(cohort), kind="stable")]
+        several = self._several(len(cohort))
         for begin in range(0, len(ordered), several):
             yield ordered[begin : begin + several]
 
-    def _fitting(self, clients: int) -> int:
-        """As many as memory likes, and few enough that every worker gets two chunks."""
-        by_memory = _CHUNK_NUMBERS // max(1, tree.size(self.start))
-        return max(1, min(by_memory, -(-clients // (2 * self.workers.several))))
+    def _several(self, clients: int) -> int:
+        """A recorded program has a fixed number of clients; else as many as memory likes, two chunks a worker."""
+        if self.chunk:
+            return self.chunk
+        params = max(1, tree.size(self.start))
+        if self.recorded:
+            return max(_FEWEST, min(_MOST, _CACHE_NUMBERS // params))
+        return max(1, min(_CHUNK_NUMBERS // params, -(-clients // (2 * self.workers.several))))
 
-    def site(self, task: ModuleTask, given: Inputs, round: int, full: int) -> tuple[Site, Counted]:
+    def site(self, task: ModuleTask, given: Inputs, round: int | Tensor, full: int) -> tuple[Site, Counted]:
         """One client's site; `full` leading steps are live for every client of the chunk."""
         data = self.federation
 
@@ -114,12 +195,21 @@ class Vectorised:
             private_grad=private,
             advance=advance,
             level=given.level,
-            round=round,
+            round=torch.as_tensor(round),
         )
         return site, private
 
-    def _run(self, task: ModuleTask, view: Shared, public: Tree, round: int, inputs: Inputs) -> tuple[Message, Tree]:
-        full = int(inputs.live.sum(1).min())
+    def _run(
+        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
+    ) -> tuple[Totals, Tree]:
+        """The plain program of a chunk."""
+        messages, states = self.encoded(task, full, view, public, round, inputs)
+        return self._sum(messages, inputs.level, inputs.real), states
+
+    def encoded(
+        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
+    ) -> tuple[Message, Tree]:
+        """What every client of a chunk sends, and its new state."""
 
         def one(given: Inputs) -> tuple[Message, Tree]:
             site, private = self.site(task, given, round, full)
@@ -155,6 +245,7 @@ class Vectorised:
             expected=torch.tensor(expected, dtype=dtype),
             gradient_key=self._keys("gradient", round, clients),
             release_key=self._keys("release", round, clients),
+            real=torch.ones(len(clients), dtype=torch.bool),
         )
 
     def _keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:
@@ -165,9 +256,10 @@ class Vectorised:
         body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), like)
         return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))
 
-    def _sum(self, messages: Message, level: Tensor) -> Totals:
+    def _sum(self, messages: Message, level: Tensor, real: Tensor) -> Totals:
         """The sum of a chunk's messages, by level."""
-        belongs = torch.nn.functional.one_hot(level, len(self.plan.setting.choices.menu.levels)).T
+        levels = torch.arange(len(self.plan.setting.choices.menu.levels))
+        belongs = (levels.unsqueeze(1) == level) & real
 
         def by_level(leaf: Tensor) -> Tensor:
             return (belongs.to(leaf.dtype) @ leaf.reshape(len(leaf), -1)).reshape(len(belongs), *leaf.shape[1:])
@@ -175,6 +267,9 @@ class Vectorised:
         return Totals(
             tree.each(by_level, messages.body), by_level(messages.bit), by_level(messages.power), belongs.sum(1)
         )
+
+
+_ROUNDED = sorted({n << k for n in (2, 3) for k in range(40)} | {0, 1})
 
 
 class Probe(NamedTuple):

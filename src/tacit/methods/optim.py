@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from tacit import tree
 from tacit.core import Gradient, Site, Tree
@@ -34,8 +35,8 @@ class LocalSgd:
         check("momentum", self.momentum, below=1.0)
         check("decay", self.decay, positive=True)
 
-    def rate(self, round: int) -> float:
-        return self.lr * self.decay**round
+    def rate(self, round: Tensor) -> float | Tensor:
+        return self.lr if self.decay == 1 else self.lr * self.decay ** round.double()
 
     def run(self, start: Tree, site: Site, gradient: Gradient, pull: Pull = no_pull, guarded: bool = False) -> Tree:
         """The parameters after every live step of the round; with no live step, `start`.

@@ -27,8 +27,8 @@ class FiveLayerCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], *self.image)
-        x = max_pool2d(self.conv1(x).relu(), 2)
-        x = max_pool2d(self.conv2(x).relu(), 2)
+        x = max_pool2d(self.conv1(x), 2).relu()  # the same as after ReLU, on a quarter of the numbers
+        x = max_pool2d(self.conv2(x), 2).relu()
         x = self.linear1(x.flatten(1)).relu()
         return self.head(self.linear2(x).relu())
 
@@ -51,5 +51,5 @@ class TwoConvCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], *self.image)
-        x = self.conv2(self.conv1(x).relu()).relu()
-        return self.head(self.linear(max_pool2d(x, 2).flatten(1)).relu())
+        x = max_pool2d(self.conv2(self.conv1(x).relu()), 2).relu()
+        return self.head(self.linear(x.flatten(1)).relu())

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import log_softmax
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tacit.core import Task, Tree
 from tacit.errors import TacitError
 from tacit.federation.data import Federation
+from tacit.models.kernels import Kernels
 from tacit.models.norm import Moments, has_batch_statistics, localised, moments, using
 
 __all__ = ["ModuleTask", "check", "has_batch_statistics", "params", "per_example_cross_entropy"]
@@ -24,7 +25,8 @@ MEAN, VARIANCE = "running_mean", "running_var"
 
 
 def per_example_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(outputs, y, reduction="none")
+    """Cross-entropy; every label counts (torch's own also looks for labels to ignore, which costs as much again)."""
+    return -log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
 def params(module: nn.Module) -> Tree:
@@ -52,11 +54,15 @@ class ModuleTask:
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Outputs for a batch. `params` may hold the leaves of `statistics`; they are then used, for every layer."""
         if not any(_leaf(name, MEAN) in params for name in self.norms):
-            return functional_call(self.module, dict(params), (x,))
+            return self._call(params, x)
         own = {_leaf(name, kind): params[_leaf(name, kind)] for name in self.norms for kind in (MEAN, VARIANCE)}
         weights = {name: leaf for name, leaf in params.items() if name not in own}
         with using(self.module, lambda name, _: (own[_leaf(name, MEAN)], own[_leaf(name, VARIANCE)])):
-            return functional_call(self.module, weights, (x,))
+            return self._call(weights, x)
+
+    def _call(self, params: Params, x: Tensor) -> Tensor:
+        with Kernels():
+            return functional_call(self.module, dict(params), (x,))
 
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self.apply(params, x), y)
@@ -74,7 +80,7 @@ class ModuleTask:
 
         if self.norms:
             with using(self.module, measure):
-                functional_call(self.module, dict(params), (x,))
+                self._call(params, x)
         return found
 
     def with_statistics(self, stats: Params) -> Task:

@@ -71,11 +71,16 @@ def _keyed_normal_vmap(
     _info: Any, in_dims: tuple[int | None, ...], key: Tensor, call: int, size: int, dtype: torch.dtype
 ) -> tuple[Tensor, int]:
     """One row a client, each from its own key: the same numbers as one client at a time."""
-    keys = key.movedim(in_dims[0] or 0, 0)
+    return _keyed_normal_rows(key.movedim(in_dims[0] or 0, 0), call, size, dtype), 0
+
+
+@torch.library.custom_op("tacit::keyed_normal_rows", mutates_args=())
+def _keyed_normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
+    """An operation of its own, so that a recorded program draws anew each time instead of repeating what it saw."""
     out = torch.empty(keys.shape[0], size, dtype=dtype)
     for row, words in zip(out.numpy(), keys.tolist(), strict=True):
         _fill(row, words, call)
-    return out, 0
+    return out
 
 
 _keyed_normal.register_vmap(_keyed_normal_vmap)

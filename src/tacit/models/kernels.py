@@ -1,0 +1,270 @@
+"""Convolution and pooling for many clients with weights of their own, out of matrix products and plain vector work.
+
+Under `vmap` torch turns a convolution with one weight a client into one with a group a client, and pools image by
+image: both far from the machine's speed. Here `vmap` over the weights gives batched matrix products instead. The
+reference of each kernel is torch's own operation, which is also what runs where nothing is batched; a test holds them
+together.
+
+What the kernels make lies in memory as [clients, channels, height, width, images]: images last, so that neighbouring
+places of a row are one long run, whatever a kernel does with rows and columns.
+"""
+
+# pyright: reportIncompatibleMethodOverride=false
+# (the signatures of an autograd function are its own)
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.func import vjp
+from torch.nn.functional import pad
+from torch.overrides import TorchFunctionMode
+
+aten = torch.ops.aten
+Pair = tuple[int, int]
+Dims = tuple[int | None, ...]
+_WIDE: Final = 512  # numbers in one filter; larger convolutions are in good hands with torch
+
+
+class Kernels(TorchFunctionMode):
+    """While active, a module's plain 2-d convolutions and poolings take the kernels of this file."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        ours = _OURS.get(func)
+        done = None if ours is None else ours(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if done is None else done
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """torch's conv2d, or None where it is not plain (strings, dilation, groups, one image without a batch)."""
+    plain = not isinstance(padding, str) and _pair(dilation) == (1, 1) and groups == 1 and x.dim() == 4
+    if not plain or weight[0].numel() > _WIDE:
+        return None
+    out: Tensor = _Convolution.apply(x, weight, _pair(stride), _pair(padding))
+    return out if bias is None else out + bias.view(-1, 1, 1)
+
+
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor | None:
+    """torch's max_pool2d over windows of 2 x 2 that tile the image, or None."""
+    window, step = _pair(kernel_size), _pair(kernel_size if stride is None else stride)
+    tiled = window == step == (2, 2) and x.dim() == 4 and x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
+    if not tiled or _pair(padding) != (0, 0) or _pair(dilation) != (1, 1) or return_indices:
+        return None
+    return _Pool.apply(x)[0]
+
+
+_OURS: Final[dict[Any, Callable[..., Tensor | None]]] = {
+    torch.conv2d: conv2d,
+    torch.nn.functional.conv2d: conv2d,
+    torch.max_pool2d: max_pool2d,
+    torch.nn.functional.max_pool2d: max_pool2d,
+}
+
+
+def _pair(value: Any) -> Pair:
+    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[-1]))
+
+
+class _Convolution(Function):
+    """x [images, channels, height, width] * weight [outputs, channels, *kernel]."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
+        return aten.convolution(x, weight, None, stride, padding, (1, 1), False, (0, 0), 1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, weight, ctx.stride, ctx.padding = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        wanted = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        to_x, to_weight = _ConvolutionBack.apply(gradient, x, weight, ctx.stride, ctx.padding, wanted)
+        return to_x if wanted[0] else None, to_weight if wanted[1] else None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Dims, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> tuple[Tensor, int]:
+        x, weight = (_first(leaf, at, info) for leaf, at in zip((x, weight), in_dims, strict=False))
+        if in_dims[1] is None:  # one weight for all: more images
+            return _Convolution.apply(x.flatten(0, 1), weight[0], stride, padding).unflatten(0, x.shape[:2]), 0
+        patches, places = _patches(x, weight, stride, padding)
+        out = torch.bmm(weight.flatten(2), patches)
+        return out.view(*weight.shape[:2], *places, x.shape[1]).permute(0, 4, 1, 2, 3), 0
+
+
+class _ConvolutionBack(Function):
+    """Gradients of the inputs and of the weight; zeros for what is not wanted."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, wanted: tuple[bool, bool]
+    ) -> tuple[Tensor, Tensor]:
+        to_x, to_weight, _ = aten.convolution_backward(
+            gradient, x, weight, None, stride, padding, (1, 1), False, (0, 0), 1, (*wanted, False)
+        )
+        return x.new_zeros(()) if to_x is None else to_x, x.new_zeros(()) if to_weight is None else to_weight
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        gradient, x, weight, ctx.stride, ctx.padding, ctx.wanted = inputs
+        ctx.save_for_backward(gradient, x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *second: Tensor) -> Any:
+        """Second derivatives as torch has them."""
+
+        def plain(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            return _ConvolutionBack.forward(gradient, x, weight, ctx.stride, ctx.padding, ctx.wanted)
+
+        return *vjp(plain, *ctx.saved_tensors)[1](second), None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: Dims,
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        stride: Pair,
+        padding: Pair,
+        wanted: tuple[bool, bool],
+    ) -> tuple[tuple[Tensor, Tensor], Any]:
+        gradient, x, weight = (_first(leaf, at, info) for leaf, at in zip((gradient, x, weight), in_dims, strict=False))
+        flat = _images_last(gradient).flatten(2)
+        to_x = to_weight = x.new_zeros(len(x))
+        if wanted[0]:
+            spread = torch.bmm(weight.flatten(2).transpose(1, 2), flat)
+            to_x = _unpatched(spread, x, weight, stride, padding)
+        if wanted[1]:
+            patches, _ = _patches(x, weight, stride, padding)
+            to_weight = torch.bmm(flat, patches.transpose(1, 2)).view(weight.shape)
+        return (to_x, to_weight), (0, 0)
+
+
+def _first(leaf: Tensor, at: int | None, info: Any) -> Tensor:
+    """With the batched dimension in front; what is not batched is repeated as a view."""
+    return leaf.expand(info.batch_size, *leaf.shape) if at is None else leaf.movedim(at, 0)
+
+
+def _images_last(x: Tensor) -> Tensor:
+    """[clients, images, channels, height, width] as [clients, channels, height, width, images], unbroken."""
+    return x.permute(0, 2, 3, 4, 1).contiguous()
+
+
+def _patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> tuple[Tensor, Pair]:
+    """[clients, channels * kernel, places * images]: cut along the width first, then along the height."""
+    high, wide = weight.shape[-2:]
+    padded = pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
+    columns = (
+        _images_last(padded).unfold(3, wide, stride[1]).permute(0, 1, 5, 2, 3, 4).contiguous()
+    )  # .., wide, h, places, images
+    patches = columns.unfold(3, high, stride[0]).permute(0, 1, 6, 2, 3, 4, 5)  # .., high, wide, places, places, images
+    return patches.reshape(len(x), weight[0, 0].numel(), -1), (patches.shape[4], patches.shape[5])
+
+
+def _unpatched(spread: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    """The transpose of `_patches`: every place gives back to where it was cut from."""
+    clients, images, channels, height, width = x.shape
+    kernel = weight.shape[-2:]
+    size = [height + 2 * padding[0], width + 2 * padding[1]]
+    places = [(whole - k) // s + 1 for whole, k, s in zip(size, kernel, stride, strict=True)]
+    whole = _overlay(spread.view(-1, *kernel, *places, images), size, list(stride))
+    whole = whole.view(clients, channels, *size, images).permute(0, 4, 1, 2, 3)
+    return whole[..., padding[0] : padding[0] + height, padding[1] : padding[1] + width]
+
+
+@torch.library.custom_op("tacit::overlay", mutates_args=())
+def _overlay(spread: Tensor, size: list[int], stride: list[int]) -> Tensor:
+    """[planes, high, wide, rows, columns, images] added up where patches overlap: [planes, *size, images]."""
+    planes, high, wide, rows, columns, images = spread.shape
+    lines = spread.new_zeros(planes, high, rows, size[1], images)
+    for j in range(wide):
+        lines[..., j : j + stride[1] * (columns - 1) + 1 : stride[1], :] += spread[:, :, j]
+    whole = spread.new_zeros(planes, *size, images)
+    for i in range(high):
+        whole[:, i : i + stride[0] * (rows - 1) + 1 : stride[0]] += lines[:, i]
+    return whole
+
+
+def _overlay_vmap(info: Any, in_dims: Dims, spread: Tensor, size: list[int], stride: list[int]) -> tuple[Tensor, int]:
+    several = spread.movedim(in_dims[0] or 0, 0)
+    return _overlay(several.flatten(0, 1), size, stride).unflatten(0, several.shape[:2]), 0
+
+
+_overlay.register_vmap(_overlay_vmap)
+
+
+class _Pool(Function):
+    """The largest of each window of 2 x 2, and where it was: 1 for the lower row, 1 for the right column."""
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        upper, lower = x[..., ::2, :], x[..., 1::2, :]
+        rows = torch.maximum(upper, lower)
+        left, right = rows[..., ::2], rows[..., 1::2]
+        best = torch.maximum(left, right)
+        return best, torch.sign(rows - upper), torch.sign(best - left)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> Tensor:
+        return _Unpool.apply(gradient, *ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Dims, x: Tensor) -> Any:
+        return _Pool.apply(_first(x, in_dims[0], info)), (0, 0, 0)
+
+
+class _Unpool(Function):
+    """Each number goes back to the place it came from."""
+
+    @staticmethod
+    def forward(gradient: Tensor, lower: Tensor, right: Tensor) -> Tensor:
+        """[..., images, channels, height, width], made with images last."""
+        gradient, lower, right = (leaf.movedim(-4, -1) for leaf in (gradient, lower, right))
+        rows = _split(gradient, right, -2)
+        return _split(rows, lower, -3).movedim(-1, -4)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, second: Tensor) -> Any:
+        lower, right = ctx.saved_tensors
+        rows = second[..., ::2, :] * (1 - lower) + second[..., 1::2, :] * lower
+        return rows[..., ::2] * (1 - right) + rows[..., 1::2] * right, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Dims, *given: Tensor) -> Any:
+        return _Unpool.apply(*(_first(leaf, at, info) for leaf, at in zip(given, in_dims, strict=True))), 0
+
+
+def _split(values: Tensor, second: Tensor, dim: int) -> Tensor:
+    """Twice as long along `dim`: each value in the second place of its pair where `second` is 1, else in the first."""
+    other = values * second
+    return torch.stack((values - other, other), dim).flatten(dim - 1, dim)
