@@ -15,9 +15,10 @@ from tacit.errors import TacitError
 from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
 from tacit.federation.data import Federation
 from tacit.models.task import ModuleTask, check, has_batch_statistics, params
-from tacit.privacy import plan as plans
+from tacit.privacy import requests as plans
 from tacit.privacy.account import Accountant
 from tacit.privacy.levels import Choices, Level, Menu, Share, by_client, by_fraction
+from tacit.privacy.plan import Plan, Request, Setting
 from tacit.privacy.sampling import BatchRule, Sampler
 
 
@@ -40,7 +41,7 @@ class Training:
         if self.chunk is not None and self.chunk < 1:
             raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
 
-    def batches(self, request: plans.Request) -> BatchRule:
+    def batches(self, request: Request) -> BatchRule:
         """Under `Record` rows are drawn as the accountant assumes; elsewhere in shuffled passes."""
         rule = PoissonBatches if isinstance(request, plans.Record) else Shuffled
         return rule(self.batch, self.epochs)
@@ -53,7 +54,7 @@ class Privacy:
     A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`.
     """
 
-    plan: plans.Request = field(default_factory=plans.Open)
+    plan: Request = field(default_factory=plans.Open)
     levels: tuple[Level, ...] = (Level("open"),)
     choices: Mapping[str, Share] | Mapping[str, str] = field(default_factory=dict)
     accountant: Accountant = "pld"
@@ -85,7 +86,7 @@ def assemble(
     check(model, federation)
     task, start = ModuleTask(model), params(model)
     shapes = probe(method, task, federation, start)
-    setting = plans.Setting(
+    setting = Setting(
         ids=federation.ids,
         sizes=federation.sizes,
         choices=privacy.choose(federation, training.seed),
@@ -102,7 +103,7 @@ def assemble(
 
 
 def _refuse(
-    plan: plans.Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
+    plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
 ) -> None:
     norms = has_batch_statistics(model)
     if plan.private and norms:

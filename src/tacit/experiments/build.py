@@ -18,9 +18,10 @@ from tacit.experiments.config import AmongTable, Config, MethodTable, MovingClip
 from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
-from tacit.privacy import plan as plans
+from tacit.privacy import requests as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Among, Level, read_choices
+from tacit.privacy.plan import Request
 
 _PLANS: Mapping[str, type] = {
     "open": plans.Open,
@@ -197,7 +198,7 @@ def _choices(config: Config) -> Any:
     }
 
 
-def _plan(name: str, table: PrivacyTable) -> plans.Request:
+def _plan(name: str, table: PrivacyTable) -> Request:
     request = _PLANS[name]
     known = [field.name for field in dataclasses.fields(request)]
     given = {key: value for key, value in _given(table).items() if key not in _FOR_ALL}
