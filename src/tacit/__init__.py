@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from tacit.privacy.clip import Fixed, Quantile
     from tacit.privacy.levels import Level
+    from tacit.privacy.members import Change
     from tacit.privacy.requests import Central, Grouped, Local, Open, Record
 
 try:
@@ -75,6 +76,7 @@ _HOMES = {
     ),
     "tacit.privacy.clip": ("Fixed", "Quantile"),
     "tacit.privacy.levels": ("Level",),
+    "tacit.privacy.members": ("Change",),
     "tacit.privacy.requests": ("Central", "Grouped", "Local", "Open", "Record"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -82,6 +84,7 @@ _MODULES = ("methods", "models")
 
 __all__ = [
     "Central",
+    "Change",
     "Ditto",
     "FedAvg",
     "Federation",

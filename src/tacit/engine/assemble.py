@@ -1,7 +1,7 @@
 """Puts a run together from its parts, and refuses combinations whose guarantee would not hold."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ from tacit.models.task import ModuleTask, check, has_batch_statistics, params
 from tacit.privacy import requests as plans
 from tacit.privacy.account import Accountant
 from tacit.privacy.levels import Choices, Level, Menu, Share, by_client, by_fraction
+from tacit.privacy.members import Change, Members
+from tacit.privacy.members import check as check_changes
 from tacit.privacy.plan import Plan, Request, Setting
 from tacit.privacy.sampling import BatchRule, Sampler
 
@@ -51,7 +53,8 @@ class Training:
 class Privacy:
     """A plan, a menu of levels, and the clients' choices: a share for each level, or a level for each client.
 
-    A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`.
+    A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`. `changes`: who moves
+    to another level after how many rounds, where that is known beforehand; see also `Run.change`.
     """
 
     plan: Request = field(default_factory=plans.Open)
@@ -59,6 +62,7 @@ class Privacy:
     choices: Mapping[str, Share] | Mapping[str, str] = field(default_factory=dict)
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
+    changes: tuple[Change, ...] = ()
 
     def choose(self, federation: Federation, seed: int) -> Choices:
         menu = Menu(self.levels)
@@ -98,8 +102,18 @@ def assemble(
         allow_large_delta=privacy.allow_large_delta,
     )
     plan = privacy.plan.plan(setting)
+    _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     return Assembled(Vectorised(method, task, plan, federation, start, training.seed, training.chunk), shapes)
+
+
+def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
+    """Refuses changes that the plan could not follow, before the first round, and calibrates the levels they need."""
+    members = Members(plan.setting.choices, plan.setting.ids)
+    check_changes(changes, members, plan.setting.rounds)
+    for round in sorted({change.round for change in changes}):
+        members = members.after(members.planned(changes, round))
+        plan.moved(*members.at(round))
 
 
 def _refuse(

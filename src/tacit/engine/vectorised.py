@@ -1,7 +1,7 @@
 """A round's clients as one tensor program: `vmap` of the method's client program over chunks of the cohort."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -69,6 +69,12 @@ class Vectorised:
                 tree.add(totals.body, part.body), *(a + b for a, b in zip(totals[1:], part[1:], strict=True))
             )
         return totals
+
+    def under(self, plan: Plan) -> "Vectorised":
+        """The same with another plan, that of the next rounds; the workers stay."""
+        other = replace(self, plan=plan)
+        other.__dict__["workers"] = self.workers
+        return other
 
     @cached_property
     def workers(self) -> Workers[ModuleTask]:

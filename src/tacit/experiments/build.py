@@ -21,6 +21,7 @@ from tacit.federation.data import Federation
 from tacit.privacy import requests as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Among, Level, read_choices
+from tacit.privacy.members import Change, read_changes
 from tacit.privacy.plan import Request
 
 _PLANS: Mapping[str, type] = {
@@ -186,6 +187,7 @@ def build_privacy(config: Config) -> Privacy:
         choices=_choices(config),
         accountant=config.privacy.accountant,
         allow_large_delta=config.privacy.allow_large_delta,
+        changes=_changes(config),
     )
 
 
@@ -196,6 +198,13 @@ def _choices(config: Config) -> Any:
         name: Among(wish.share, wish.holding) if isinstance(wish, AmongTable) else wish
         for name, wish in config.choices.items()
     }
+
+
+def _changes(config: Config) -> tuple[Change, ...]:
+    if isinstance(config.changes, str):
+        return read_changes(Path(config.changes))
+    tables = config.changes or []
+    return tuple(Change(table.round, client, table.level) for table in tables for client in table.clients)
 
 
 def _plan(name: str, table: PrivacyTable) -> Request:

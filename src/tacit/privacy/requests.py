@@ -16,7 +16,7 @@ from tacit.privacy.account import Relation, calibrate
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Level
 from tacit.privacy.merge import Merge, Optimal, Weighted
-from tacit.privacy.plan import Account, Plan, RecordNoise, Setting
+from tacit.privacy.plan import Account, Plan, RecordNoise, Request, Setting
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,16 @@ class Record:
 
         z = _noise(level, setting, event_of, times * count, "add/remove", n)
         return _account(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """Another request, for a method that uploads nothing: nothing leaves, so nothing is owed."""
+
+    request: Request
+
+    def plan(self, setting: Setting) -> Plan:
+        return replace(self.request.plan(setting), request=self, levels=(), client=lambda _: None)
 
 
 def _gaussian(z: float) -> Any:
