@@ -226,8 +226,12 @@ def _parsed(key: str, text: str) -> Any:
 
 
 def full(config: Config) -> dict[str, Any]:
-    """Everything that was decided, defaults included; keys that stay undecided are left out."""
-    return {key: value for key, value in config.model_dump(exclude_none=True).items() if value != {}}
+    """Everything that was decided, defaults included; keys that stay undecided are left out.
+
+    Values come before tables, as they do in the file of a run.
+    """
+    decided = {key: value for key, value in config.model_dump(exclude_none=True).items() if value != {}}
+    return dict(sorted(decided.items(), key=lambda item: isinstance(item[1], Mapping)))
 
 
 def decisive(content: Mapping[str, Any]) -> dict[str, Any]:

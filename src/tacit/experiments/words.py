@@ -120,8 +120,8 @@ def _past(promise: Promise) -> str:
     said = ""
     if promise.once_open:
         said += (
-            f" Of these clients {promise.once_open:,} had opted out for some rounds: there is no guarantee for what was "
-            "contributed then, only for the other rounds."
+            f" Of these clients {promise.once_open:,} had opted out for some rounds: there is no guarantee for what "
+            "was contributed then, only for the other rounds."
         )
     if promise.dismissed:
         said += (
@@ -164,9 +164,9 @@ def _changes(facts: Facts) -> list[str]:
     if not facts.changed or facts.unit == "none":
         return []
     return [
-        f"Changes of level between rounds: {facts.changed:,} clients, counted where they are now. Each keeps the account "
-        "of all rounds it was charged for, at whichever level; changes are taken to be made without looking at private "
-        "data or at released models."
+        f"Changes of level between rounds: {facts.changed:,} clients, counted where they are now. Each keeps the "
+        "account of all rounds it was charged for, at whichever level; changes are taken to be made without looking at "
+        "private data or at released models."
     ]
 
 
