@@ -96,7 +96,7 @@ def test_a_client_that_has_spent_more_than_its_new_level_allows_is_no_longer_ask
     assert not it.ledger.stays()["c1"][-1].asked
     it.change("c1", "private")
     step(it, 1)
-    assert it.purse.eligible()[1], "the level it came from can pay for more"
+    assert it.plan.asked[1], "the level it came from can pay for more"
     assert account(it, "c1") == {events(it)["private"]: 6}
 
 
@@ -280,6 +280,19 @@ def test_a_run_that_lost_rounds_ends_as_one_that_was_never_interrupted(tmp_path:
     again.go()
     assert largest_difference(tree.join(again.progress.server.view), tree.join(whole.progress.server.view)) == 0
     assert largest_difference(states(again), states(whole)) == 0
+    assert told(again) == told(whole)
+
+
+def test_optimal_weights_go_on_after_an_interruption(tmp_path: Path) -> None:
+    privacy = replace(GROUPED, plan=plans.Grouped(Fixed(0.5), ratio="optimal"))
+    whole = in_folder(tmp_path / "whole", privacy)
+    whole.go()
+    step(in_folder(tmp_path / "part", privacy), 5)
+    again = in_folder(tmp_path / "part", privacy)
+    again.resume()
+    again.go()
+    assert largest_difference(again.progress.public, whole.progress.public) < 1e-9
+    assert largest_difference(again.progress.server.view.model, whole.progress.server.view.model) < 1e-9
     assert told(again) == told(whole)
 
 

@@ -93,7 +93,7 @@ class Purse:
     def _due(self, round: int) -> Rows:
         """The changes that were planned for this round. A round that is repeated has them already, or never will."""
         rows = self._members.planned(self._changes, round)
-        if round > self._ledger.rounds():
+        if not rows or round > self._ledger.rounds():
             return rows
         late = [client for client in rows if self._members.stay(client, round).round != round]
         if late:
@@ -113,9 +113,10 @@ class Purse:
         self._settled = self._members, round
         self.plan = self.plan.moved(*self._members.at(round))
         self._movers = self._members.begun(round)
+        more = self.plan.setting.rounds - round
         for client, spent in accounts(self._ledger, moved, round).items():
             place = self._members.position(client)
-            self._left[place] = self._rounds_left(self.plan.of(place), spent)
+            self._left[place] = self._rounds_left(self.plan.of(place), spent, more)
 
     def _at(self, account: Account) -> np.ndarray:
         """The members of a level, by its account."""
@@ -128,13 +129,13 @@ class Purse:
         for entry in self._ledger.entries():
             if entry.round < start:
                 spent.setdefault(entry.scope, Counter())[entry.event] += entry.count
-        setting, nothing = self.plan.setting, Counter()
-        left = np.full(len(setting.ids), _EVER, dtype=np.int64)
+        nothing, rounds = Counter(), self.plan.setting.rounds
+        left = np.full(len(self.plan.setting.ids), _EVER, dtype=np.int64)
         for account in self.plan.levels:
-            left[self._at(account)] = self._rounds_left(account, spent.get(account.scope, nothing))
+            left[self._at(account)] = self._rounds_left(account, spent.get(account.scope, nothing), rounds)
         for k in range(len(left)):
             if (own := self.plan.client(k)) is not None:
-                left[k] = self._rounds_left(own, spent.get(own.scope, nothing))
+                left[k] = self._rounds_left(own, spent.get(own.scope, nothing), rounds)
         return left
 
     def _register(self, accounts: Sequence[Account]) -> None:
@@ -145,8 +146,8 @@ class Purse:
             if not (a.scope in changed and self._ledger.promised(a.scope)):
                 self._ledger.budget(a.scope, a.unit, a.relation, a.epsilon, a.delta, accountant)
 
-    def _rounds_left(self, account: Account | None, spent: Counter) -> int:
-        """How many more rounds the account can pay for."""
+    def _rounds_left(self, account: Account | None, spent: Counter, rounds: int) -> int:
+        """How many more rounds the account can pay for, of so many that may come."""
         if account is None or account.epsilon is None:
             return _EVER
         events = most(
@@ -156,6 +157,6 @@ class Purse:
             account.delta,
             account.relation,
             self.plan.setting.accountant,
-            ceiling=self.plan.setting.rounds * account.count,
+            ceiling=rounds * account.count,
         )
         return events // account.count
