@@ -32,6 +32,7 @@ EXPERIMENT = """
 name = "crash"
 rounds = {rounds}
 rate = 0.3
+changes = [{{ round = 3, clients = ["0", "1"], level = "open" }}, {{ round = 6, clients = ["0"], level = "private" }}]
 [data]
 clients = 60
 [model]
@@ -112,7 +113,8 @@ def state(run: Path) -> tuple[Any, ...]:
     saved = checkpoint.load(run / "checkpoint.bin")
     with Ledger.read(run / "ledger.sqlite") as ledger:
         rows = sorted((e.round, e.scope, str(e.event), e.count) for e in ledger.entries())
-    return saved["round"], saved["model"], saved["store"], saved["public"], rows
+        stays = ledger.stays()
+    return saved["round"], saved["model"], saved["store"], saved["public"], rows, stays
 
 
 def same(a: Any, b: Any) -> bool:

@@ -25,7 +25,7 @@ from tacit.models import MLP, initialise
 from tacit.privacy.clip import Fixed
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.plan import Central
+from tacit.privacy.requests import Central
 
 TRAIN, TEST, COHORT, SAMPLE = 10, 2, 100, 1000
 NEVER = 10**9

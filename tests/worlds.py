@@ -12,7 +12,7 @@ from tacit.engine.loop import Run, Schedule
 from tacit.federation.cohort import Poisson
 from tacit.federation.data import Federation, from_clients
 from tacit.models import initialise
-from tacit.privacy import plan as plans
+from tacit.privacy import requests as plans
 from tacit.privacy.clip import Fixed
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.levels import Level

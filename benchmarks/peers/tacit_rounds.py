@@ -12,7 +12,7 @@ from tacit.models import MLP, FiveLayerCNN
 from tacit.privacy.clip import Fixed
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.plan import Central
+from tacit.privacy.requests import Central
 
 MODELS = {
     "mlp": lambda: MLP(protocol.IMAGE_SIDE**2, protocol.CLASSES, (100,)),

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     )
     from tacit.privacy.clip import Fixed, Quantile
     from tacit.privacy.levels import Level
-    from tacit.privacy.plan import Central, Grouped, Local, Open, Record
+    from tacit.privacy.members import Change
+    from tacit.privacy.requests import Central, Grouped, Local, Open, Record
 
 try:
     __version__ = version("tacit-fl")
@@ -75,13 +76,15 @@ _HOMES = {
     ),
     "tacit.privacy.clip": ("Fixed", "Quantile"),
     "tacit.privacy.levels": ("Level",),
-    "tacit.privacy.plan": ("Central", "Grouped", "Local", "Open", "Record"),
+    "tacit.privacy.members": ("Change",),
+    "tacit.privacy.requests": ("Central", "Grouped", "Local", "Open", "Record"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("methods", "models")
 
 __all__ = [
     "Central",
+    "Change",
     "Ditto",
     "FedAvg",
     "Federation",

@@ -180,12 +180,18 @@ def budget(
 def ledger(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     all_: Annotated[bool, typer.Option("--all", help="List every account, however many there are.")] = False,
+    client: Annotated[str | None, typer.Option(metavar="ID", help="Only the account of this client.")] = None,
 ) -> None:
     """Print what every account of the run in a folder has spent, replayed from the charges on disk."""
     from tacit.experiments.budget import ledger_table
+    from tacit.experiments.changes import changes_table
     from tacit.experiments.runs import existing
 
-    _console().print(ledger_table(existing(folder).ledger, all_))
+    path = existing(folder).ledger
+    parts = [changes_table(path, all_, client)]
+    if client is None or parts == [None]:
+        parts = [ledger_table(path, all_, client), *parts]
+    _console().print(*(part for part in parts if part is not None))
 
 
 @app.command(epilog="Example: `tacit demo --out /tmp/tacit`")

@@ -15,10 +15,11 @@ from tacit.engine.loop import Report, Run, Schedule
 from tacit.errors import TacitError
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.methods import Ditto, FedAvg, LocalOnly
-from tacit.privacy import plan as plans
+from tacit.privacy import requests as plans
 from tacit.privacy.clip import Fixed, Quantile
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.levels import Level
+from tacit.privacy.plan import Request
 from tests.worlds import (
     CENTRAL,
     GROUPED,
@@ -136,7 +137,7 @@ def test_a_calibrated_run_uses_all_of_its_rounds() -> None:
 
 
 @pytest.mark.parametrize("plan", [plans.Local(participations=2), plans.Record(participations=2)])
-def test_a_client_whose_budget_is_used_up_is_no_longer_asked(plan: plans.Request) -> None:
+def test_a_client_whose_budget_is_used_up_is_no_longer_asked(plan: Request) -> None:
     privacy = Privacy(plan, (Level("private", epsilon=4.0, delta=1e-3),), allow_large_delta=True)
     it = run(FedAvg(), privacy, rounds=30, rate=0.5)
     outcome = it.go()

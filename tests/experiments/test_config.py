@@ -19,7 +19,7 @@ from tacit.experiments.toml import dumps
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.methods import Ditto, FedAvg, FineTuned, KeepLocal, LocalOnly, LocalSgd, Scaffold, ServerAdam
 from tacit.privacy.clip import Fixed, Quantile
-from tacit.privacy.plan import Grouped, Local, Open, Record
+from tacit.privacy.requests import Grouped, Local, Open, Record
 from tests.experiments.tiny import CONTENT, TEXT, tiny
 
 

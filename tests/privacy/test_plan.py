@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 
 from tacit.errors import TacitError
 from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
-from tacit.privacy import plan as plans
+from tacit.privacy import requests as plans
 from tacit.privacy.account import epsilon
 from tacit.privacy.clip import Fixed
 from tacit.privacy.levels import Among, Choices, Level, Menu, by_client, by_fraction, read_choices
+from tacit.privacy.plan import Setting
 
 MENU = Menu((Level("strict", 1.0, 1e-5), Level("mild", 4.0, 1e-5), Level("open")))
 IDS = [f"c{k}" for k in range(1000)]
 
 
-def setting(choices: Choices, **changes: Any) -> plans.Setting:
+def setting(choices: Choices, **changes: Any) -> Setting:
     ids = IDS[: len(choices.level)]
-    base = plans.Setting(ids, np.full(len(ids), 30), choices, Poisson(0.05), Shuffled(10), 100)
+    base = Setting(ids, np.full(len(ids), 30), choices, Poisson(0.05), Shuffled(10), 100)
     return base._replace(**changes)
 
 
@@ -144,9 +145,7 @@ def test_calibrated_noise_agrees_with_the_papers_settings(
 ) -> None:
     menu = Menu((Level("private", target, 1e-4),))
     choices = by_fraction(menu, population, {}, 0)
-    facts = plans.Setting(
-        [str(k) for k in range(population)], np.ones(population), choices, Poisson(rate), Shuffled(10), 500
-    )
+    facts = Setting([str(k) for k in range(population)], np.ones(population), choices, Poisson(rate), Shuffled(10), 500)
     assert plans.Central(Fixed(1.0)).plan(facts).multipliers[0] == pytest.approx(z, rel=0.01)
 
 

@@ -1,7 +1,7 @@
 """Puts a run together from its parts, and refuses combinations whose guarantee would not hold."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,9 +15,12 @@ from tacit.errors import TacitError
 from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
 from tacit.federation.data import Federation
 from tacit.models.task import ModuleTask, check, has_batch_statistics, params
-from tacit.privacy import plan as plans
+from tacit.privacy import requests as plans
 from tacit.privacy.account import Accountant
 from tacit.privacy.levels import Choices, Level, Menu, Share, by_client, by_fraction
+from tacit.privacy.members import Change, Members
+from tacit.privacy.members import check as check_changes
+from tacit.privacy.plan import Plan, Request, Setting
 from tacit.privacy.sampling import BatchRule, Sampler
 
 
@@ -40,7 +43,7 @@ class Training:
         if self.chunk is not None and self.chunk < 1:
             raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
 
-    def batches(self, request: plans.Request) -> BatchRule:
+    def batches(self, request: Request) -> BatchRule:
         """Under `Record` rows are drawn as the accountant assumes; elsewhere in shuffled passes."""
         rule = PoissonBatches if isinstance(request, plans.Record) else Shuffled
         return rule(self.batch, self.epochs)
@@ -50,14 +53,16 @@ class Training:
 class Privacy:
     """A plan, a menu of levels, and the clients' choices: a share for each level, or a level for each client.
 
-    A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`.
+    A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`. `changes`: who moves
+    to another level after how many rounds, where that is known beforehand; see also `Run.change`.
     """
 
-    plan: plans.Request = field(default_factory=plans.Open)
+    plan: Request = field(default_factory=plans.Open)
     levels: tuple[Level, ...] = (Level("open"),)
     choices: Mapping[str, Share] | Mapping[str, str] = field(default_factory=dict)
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
+    changes: tuple[Change, ...] = ()
 
     def choose(self, federation: Federation, seed: int) -> Choices:
         menu = Menu(self.levels)
@@ -85,7 +90,7 @@ def assemble(
     check(model, federation)
     task, start = ModuleTask(model), params(model)
     shapes = probe(method, task, federation, start)
-    setting = plans.Setting(
+    setting = Setting(
         ids=federation.ids,
         sizes=federation.sizes,
         choices=privacy.choose(federation, training.seed),
@@ -97,12 +102,22 @@ def assemble(
         allow_large_delta=privacy.allow_large_delta,
     )
     plan = privacy.plan.plan(setting)
+    _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     return Assembled(Vectorised(method, task, plan, federation, start, training.seed, training.chunk), shapes)
 
 
+def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
+    """Refuses changes that the plan could not follow, before the first round, and calibrates the levels they need."""
+    members = Members(plan.setting.choices, plan.setting.ids)
+    check_changes(changes, members, plan.setting.rounds)
+    for round in sorted({change.round for change in changes}):
+        members = members.after(members.planned(changes, round))
+        plan.moved(*members.at(round))
+
+
 def _refuse(
-    plan: plans.Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
+    plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
 ) -> None:
     norms = has_batch_statistics(model)
     if plan.private and norms:

@@ -1,4 +1,4 @@
-"""The rounds of a run: draw, charge, train, release, learn; checkpoint and evaluate now and then."""
+"""The rounds of a run: settle, draw, charge, train, release, learn; checkpoint and evaluate now and then."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,9 +15,11 @@ from tacit.engine.store import Store, open_store
 from tacit.engine.vectorised import Probe, Vectorised
 from tacit.errors import TacitError
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.members import Change
 from tacit.privacy.noise import Seeded
 from tacit.privacy.plan import Plan
 from tacit.privacy.purse import Purse
+from tacit.privacy.requests import Unsent
 
 
 class Progress(NamedTuple):
@@ -38,6 +40,7 @@ class Report(NamedTuple):
     weights: tuple[float, ...] | None  # of the levels, where they change from round to round
     scores: Scores | None
     seconds: float
+    plan: Plan  # of this round: who was at which level
 
 
 class Watcher(Protocol):
@@ -75,17 +78,27 @@ class Run:
         folder: Path | None = None,
         fingerprint: str = "",
         watchers: Sequence[Watcher] = (),
+        changes: Sequence[Change] = (),
     ) -> None:
         allocator.keep_memory()
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
-            self.plan = replace(self.plan, levels=(), client=lambda _: None)
+            self.plan = replace(self.plan, request=Unsent(self.plan.request), levels=(), client=lambda _: None)
+        self._first, self._changes = self.plan, changes
         self._shapes, self._fingerprint, self._watchers = shapes, fingerprint, watchers
         self._checkpoint = None if folder is None else folder / "checkpoint.bin"
         self.store: Store = open_store(engine.federation.clients, shapes.state, folder)
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
-        self.purse = Purse(self.plan, ledger)
+        self.purse = Purse(self.plan, ledger, 0, changes)
+
+    def change(self, clients: str | Sequence[str], level: str) -> None:
+        """Moves clients to another level, from the next draw on. Public, and durable when it returns.
+
+        Nothing is refunded: what a client was charged stays charged, its limit is now that of the new level, and if
+        the next round would take it past that, it is not asked. What it gave while opted out has no guarantee.
+        """
+        self.purse.change([clients] if isinstance(clients, str) else clients, level, self.progress.round)
 
     def resume(self) -> None:
         """Goes back to the last checkpoint, if there is one. Refuses the checkpoint of another experiment."""
@@ -100,14 +113,15 @@ class Run:
             saved["round"], Server(Shared(saved["model"], saved["extra"]), saved["memory"]), saved["public"]
         )
         self.store.restore(saved["store"])
-        self.purse = Purse(self.plan, self.ledger, self.progress.round)
+        self.purse = Purse(self._first, self.ledger, self.progress.round, self._changes)
+        self._adopt(self.purse.plan)
 
     def go(self, stop: Callable[[], bool] = lambda: False) -> Outcome:
         """Rounds until the last one, a spent budget, or `stop`. Leaves a checkpoint in every case."""
         reports: list[Report] = []
         reason = None
         while self.progress.round < self.plan.setting.rounds:
-            reason = "stopped on request" if stop() else self.purse.exhausted()
+            reason = "stopped on request" if stop() else self._exhausted()
             if reason:
                 break
             reports.append(self.step())
@@ -140,6 +154,7 @@ class Run:
         """One round: drawn, charged, trained, released; then evaluated and checkpointed if it is time to."""
         began = time.perf_counter()
         round = self.progress.round
+        self._settle()
         cohort = self._draw(round)
         self.purse.charge(round, self.plan.accounts(cohort))
         self.progress = self._release(cohort)
@@ -163,7 +178,23 @@ class Run:
             weights=None if weights is None else tuple(weights.tolist()),
             scores=scores,
             seconds=seconds,
+            plan=self.plan,
         )
+
+    def _exhausted(self) -> str | None:
+        self._settle()
+        return self.purse.exhausted()
+
+    def _settle(self) -> None:
+        """Changes of levels that are due take effect: written before the draw that uses them."""
+        before = self.purse.plan
+        if self.purse.settle(self.progress.round) is not before:
+            self._adopt(self.purse.plan)
+
+    def _adopt(self, plan: Plan) -> None:
+        """Goes on under another plan. What its release does not know yet starts as it would in a new run."""
+        self.plan, self.engine = plan, self.engine.under(plan)
+        self.progress = self.progress._replace(public=plan.release.start() | self.progress.public)
 
     def _draw(self, round: int) -> np.ndarray:
         return self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())

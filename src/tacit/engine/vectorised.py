@@ -1,7 +1,7 @@
 """A round's clients as one tensor program: `vmap` of the method's client program over chunks of the cohort."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -116,6 +116,12 @@ class Vectorised:
                 tree.add(totals.body, part.body), *(a + b for a, b in zip(totals[1:], part[1:], strict=True))
             )
         return totals
+
+    def under(self, plan: Plan) -> "Vectorised":
+        """The same with another plan, that of the next rounds; the workers stay, what was recorded does not."""
+        other = replace(self, plan=plan, programs={})
+        other.__dict__["workers"] = self.workers
+        return other
 
     @cached_property
     def workers(self) -> Workers[ModuleTask]:

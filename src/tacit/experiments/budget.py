@@ -238,10 +238,19 @@ class LedgerReport:
         ]
 
 
-def ledger_table(path: str | Path, all: bool = False) -> LedgerReport:
-    """The ledger at `path`, replayed. Many clients are summarised unless `all`."""
+def ledger_table(path: str | Path, all: bool = False, client: str | None = None) -> LedgerReport:
+    """The ledger at `path`, replayed: all of it, or one client's account. Many clients are summarised unless `all`."""
     with Ledger.read(path) as ledger:
-        return LedgerReport(tuple(statement(ledger)), all)
+        lines = tuple(statement(ledger))
+    if client is None:
+        return LedgerReport(lines, all)
+    own = tuple(line for line in lines if line.scope == f"client:{client}")
+    if not own:
+        raise TacitError(
+            f"client '{client}' has no account of its own in {path}: a client that never changed its level has that of "
+            "its level, see without --client"
+        )
+    return LedgerReport(own, all)
 
 
 def _comparable(line: Line) -> tuple[str, str, str, float]:

@@ -18,9 +18,11 @@ from tacit.experiments.config import AmongTable, Config, MethodTable, MovingClip
 from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
-from tacit.privacy import plan as plans
+from tacit.privacy import requests as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Among, Level, read_choices
+from tacit.privacy.members import Change, read_changes
+from tacit.privacy.plan import Request
 
 _PLANS: Mapping[str, type] = {
     "open": plans.Open,
@@ -185,6 +187,7 @@ def build_privacy(config: Config) -> Privacy:
         choices=_choices(config),
         accountant=config.privacy.accountant,
         allow_large_delta=config.privacy.allow_large_delta,
+        changes=_changes(config),
     )
 
 
@@ -197,7 +200,14 @@ def _choices(config: Config) -> Any:
     }
 
 
-def _plan(name: str, table: PrivacyTable) -> plans.Request:
+def _changes(config: Config) -> tuple[Change, ...]:
+    if isinstance(config.changes, str):
+        return read_changes(Path(config.changes))
+    tables = config.changes or []
+    return tuple(Change(table.round, client, table.level) for table in tables for client in table.clients)
+
+
+def _plan(name: str, table: PrivacyTable) -> Request:
     request = _PLANS[name]
     known = [field.name for field in dataclasses.fields(request)]
     given = {key: value for key, value in _given(table).items() if key not in _FOR_ALL}

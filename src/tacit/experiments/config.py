@@ -113,6 +113,14 @@ class AmongTable(Table):
     holding: Annotated[int, Field(ge=0)]
 
 
+class ChangeTable(Table):
+    """After `round` rounds, at the next draw, the clients are at another level."""
+
+    round: Count
+    clients: Annotated[list[str], Field(min_length=1)]
+    level: str
+
+
 class Evaluate(Table):
     every: Count = 10
     sample: Count | None = None
@@ -141,6 +149,7 @@ class Config(Table):
     privacy: PrivacyTable = PrivacyTable()
     levels: dict[str, LevelTable] = {}
     choices: dict[str, Share | str | AmongTable] | str = {}  # a text is the path of a CSV file: client, level
+    changes: list[ChangeTable] | str | None = None  # a text is the path of a CSV file: round, client, level
     evaluate: Evaluate = Evaluate()
     run: RunTable = RunTable()
 
@@ -217,8 +226,12 @@ def _parsed(key: str, text: str) -> Any:
 
 
 def full(config: Config) -> dict[str, Any]:
-    """Everything that was decided, defaults included; keys that stay undecided are left out."""
-    return {key: value for key, value in config.model_dump(exclude_none=True).items() if value != {}}
+    """Everything that was decided, defaults included; keys that stay undecided are left out.
+
+    Values come before tables, as they do in the file of a run.
+    """
+    decided = {key: value for key, value in config.model_dump(exclude_none=True).items() if value != {}}
+    return dict(sorted(decided.items(), key=lambda item: isinstance(item[1], Mapping)))
 
 
 def decisive(content: Mapping[str, Any]) -> dict[str, Any]:

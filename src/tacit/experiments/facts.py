@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from tacit.core import Method
 from tacit.errors import StorageError
 from tacit.privacy.events import describe
 from tacit.privacy.plan import Account, Plan
+from tacit.privacy.stays import Stays, once_open
 
 Standing = Literal["protected", "opted out", "no noise", "never asked", "nothing leaves"]
 """Why a level has the guarantee it has. "no noise": it asked for one, and the plan is open."""
@@ -18,7 +19,7 @@ Standing = Literal["protected", "opted out", "no noise", "never asked", "nothing
 
 @dataclass(frozen=True)
 class Promise:
-    """One level of the menu: who chose it and what it was promised. `budget` None: noise was given instead."""
+    """One level of the menu: who is at it and what it was promised. `budget` None: noise was given instead."""
 
     level: str
     clients: int
@@ -28,6 +29,8 @@ class Promise:
     relation: str | None = None
     noise: float | None = None  # the noise multiplier; None where clients have their own
     release: str | None = None  # one round's event, in words
+    once_open: int = 0  # of the clients, those that were opted out for some rounds
+    dismissed: int = 0  # of the clients, those that are no longer asked
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,14 @@ class Facts:
     clients: int
     promises: tuple[Promise, ...]
     notes: tuple[str, ...] = ()
+    changed: int = 0  # clients that changed their level
 
     @classmethod
-    def of(cls, name: str, method: Method, plan: Plan, uploads: bool) -> "Facts":
-        setting = plan.setting
+    def of(
+        cls, name: str, method: Method, plan: Plan, uploads: bool, stays: Mapping[str, Stays] | None = None
+    ) -> "Facts":
+        """`plan`: that of the last draw; `stays`: of the clients that changed their level."""
+        setting, stays = plan.setting, stays or {}
         return cls(
             name=name,
             method=title(method),
@@ -57,8 +64,9 @@ class Facts:
             rounds=setting.rounds,
             rate=setting.rate,
             clients=len(setting.ids),
-            promises=tuple(_promise(j, plan, uploads) for j in range(len(setting.choices.menu.levels))),
+            promises=tuple(_promise(j, plan, uploads, stays) for j in range(len(setting.choices.menu.levels))),
             notes=plan.notes if uploads else (),
+            changed=len(stays),
         )
 
     @property
@@ -100,19 +108,30 @@ def account_of(plan: Plan, level: int) -> Account | None:
     return next((account for k in members if (account := plan.client(int(k))) is not None), None)
 
 
-def _promise(j: int, plan: Plan, uploads: bool) -> Promise:
-    choices = plan.setting.choices
-    level, clients = choices.menu.levels[j], choices.counts[j]
-    standing = _standing(j, plan, uploads)
+def _promise(j: int, plan: Plan, uploads: bool, stays: Mapping[str, Stays]) -> Promise:
+    choices, asked = plan.setting.choices, plan.setting.asked
+    level, members = choices.menu.levels[j], choices.level == j
+    dismissed = 0 if asked is None else int((members & ~asked).sum())
+    here = {name for name, member in zip(plan.setting.ids, members, strict=True) if member} if stays else set()
+    standing = _standing(j, plan, uploads, dismissed)
+    promise = Promise(
+        level.name,
+        choices.counts[j],
+        standing,
+        level.epsilon,
+        level.delta,
+        once_open=sum(name in here and once_open(several) for name, several in stays.items()),
+        dismissed=dismissed,
+    )
     account = account_of(plan, j) if standing == "protected" else None
     if account is None:
-        return Promise(level.name, clients, standing, level.epsilon, level.delta)
+        return replace(promise, relation=plan.relation if standing == "protected" else None)
     noise = plan.multipliers[j] if plan.multipliers else None
     release = describe(account.event, plan.unit) if noise is not None else None
-    return Promise(level.name, clients, standing, level.epsilon, level.delta, account.relation, noise, release)
+    return replace(promise, relation=account.relation, noise=noise, release=release)
 
 
-def _standing(j: int, plan: Plan, uploads: bool) -> Standing:
+def _standing(j: int, plan: Plan, uploads: bool, dismissed: int) -> Standing:
     level = plan.setting.choices.menu.levels[j]
     if not uploads:
         return "nothing leaves"
@@ -120,4 +139,4 @@ def _standing(j: int, plan: Plan, uploads: bool) -> Standing:
         return "opted out"
     if not plan.private:
         return "no noise"
-    return "protected" if plan.asked_levels is None or plan.asked_levels[j] else "never asked"
+    return "protected" if plan.asked_levels is None or plan.asked_levels[j] or dismissed else "never asked"

@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tacit.privacy.account import Accountant, Relation, answer
 from tacit.privacy.ledger import Ledger
-from tacit.privacy.plan import Account, Plan
+from tacit.privacy.levels import Choices
+from tacit.privacy.plan import Plan
+from tacit.privacy.stays import accounts
 
 History = frozenset[tuple[Any, int]]
 Spent = dict[str, float]
@@ -16,44 +19,63 @@ Spent = dict[str, float]
 
 @dataclass(frozen=True, eq=False)
 class Spending:
-    """What each level has spent. Levels without an account (opted out, nothing uploaded) have no entry."""
+    """What each level has spent. Levels without an account (opted out, nothing uploaded) have no entry.
 
-    plan: Plan
+    A client counts at the level it is at now, with all that it was charged, at whichever level.
+    """
+
+    plan: Plan  # of the start
     ledger: Ledger
     uploads: bool = True
-    _level: Mapping[str, int] = field(init=False)
-    _accounts: Mapping[int, Account] = field(init=False)
 
-    def __post_init__(self) -> None:
-        choices, level, accounts = self.plan.setting.choices, {}, {}
-        if self.uploads:
-            owned = [(choices.menu.index(a.scope.removeprefix("level:")), a) for a in self.plan.levels]
-            owned += [(j, self.plan.client(k)) for k, j in enumerate(choices.level.tolist())]
-            for j, account in owned:
-                if account is not None:
-                    level[account.scope] = j
-                    accounts.setdefault(j, account)
-        object.__setattr__(self, "_level", level)
-        object.__setattr__(self, "_accounts", accounts)
+    def at(self, round: int, now: Plan | None = None) -> dict[str, Spent]:
+        """By name of the level, after `round` rounds. Charges of later rounds are left out, even if they are there.
 
-    def at(self, round: int) -> dict[str, Spent]:
-        """By name of the level, after `round` rounds. Charges of later rounds are left out, even if they are there."""
-        histories = self._histories(round)
-        names = self.plan.setting.choices.menu.names
+        `now`: the plan of the last draw, where clients have changed their levels.
+        """
+        choices = (now or self.plan).setting.choices
+        names, levels = choices.menu.names, choices.menu.levels
         return {
-            names[j]: self._worst(histories.get(j, []), account.delta, account.relation)
-            for j, account in sorted(self._accounts.items())
+            names[j]: self._worst(list(undominated(histories)), levels[j].delta or 0.0, self.plan.relation)
+            for j, histories in sorted(self._histories(round, choices).items())
+            if levels[j].private
         }
 
-    def _histories(self, round: int) -> dict[int, list[History]]:
+    def _histories(self, round: int, choices: Choices) -> dict[int, set[History]]:
+        """By level: the histories of those that are there now. Those that stayed have that of their scope."""
+        if not self.uploads:
+            return {}
         spent: dict[str, Counter[Any]] = {}
         for entry in self.ledger.entries():
-            if entry.round < round and entry.scope in self._level:
+            if entry.round < round:
                 spent.setdefault(entry.scope, Counter())[entry.event] += entry.count
-        found: dict[int, list[History]] = {}
+        moved = accounts(self.ledger, self.ledger.stays(), round)
+        level = dict(zip(self.plan.setting.ids, choices.level.tolist(), strict=True))
+        found: dict[int, set[History]] = {j: set() for j in self._held({level[k] for k in level if k not in moved})}
         for scope, events in spent.items():
-            found.setdefault(self._level[scope], []).append(frozenset(events.items()))
-        return {level: list(undominated(histories)) for level, histories in found.items()}
+            kind, _, name = scope.partition(":")
+            place = choices.menu.names.index(name) if kind == "level" else level.get(name)
+            if place in found and name not in moved:
+                found[place].add(frozenset(events.items()))
+        for name, events in moved.items():
+            if events:
+                found.setdefault(level[name], set()).add(frozenset(events.items()))
+        return found
+
+    def _held(self, levels: set[int]) -> set[int]:
+        """Of the levels that somebody stayed at, those whose clients have accounts."""
+        names = self.plan.setting.choices.menu.names
+        return {j for j in levels if f"level:{names[j]}" in self._scopes or j in self._own}
+
+    @cached_property
+    def _scopes(self) -> set[str]:
+        return {account.scope for account in self.plan.levels}
+
+    @cached_property
+    def _own(self) -> set[int]:
+        """Levels at the start whose clients have accounts of their own."""
+        level = self.plan.setting.choices.level.tolist()
+        return {j for k, j in enumerate(level) if self.plan.client(k) is not None}
 
     def _worst(self, histories: list[History], delta: float, relation: Relation) -> Spent:
         if not histories:

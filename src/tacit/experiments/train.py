@@ -27,9 +27,10 @@ from tacit.experiments.result import Result
 from tacit.experiments.runs import Folder
 from tacit.experiments.spending import Spending
 from tacit.experiments.toml import dumps
-from tacit.experiments.watch import Bar, Recorder, interruptible
+from tacit.experiments.watch import Bar, Promises, Recorder, interruptible
 from tacit.federation.data import Federation
 from tacit.privacy.ledger import Ledger, statement
+from tacit.privacy.plan import Plan
 
 
 def train(
@@ -91,31 +92,39 @@ def _go(
     resume: bool,
     progress: bool,
 ) -> Result:
-    uploads = bool(made.shapes.upload)
-    facts = Facts.of(str(content.get("name", "run")), parts.method, made.engine.plan, uploads)
-    recorder = Recorder(Metrics(folder and folder.metrics), facts, Spending(made.engine.plan, ledger, uploads))
+    uploads, plan = bool(made.shapes.upload), made.engine.plan
+
+    def promised(now: Plan) -> Facts:
+        """What was promised to whom, as it stands; kept in the folder."""
+        facts = Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.stays())
+        if folder is not None:
+            write_atomically(folder.facts, facts.to_json().encode())
+        return facts
+
+    facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads)
+    recorder = Recorder(Metrics(folder and folder.metrics), facts, Spending(plan, ledger, uploads))
     bar = Bar(recorder, facts.name, facts.rounds)
-    watchers = (recorder, bar) if progress else (recorder,)
-    run = Run(*made, ledger, parts.schedule, folder and folder.path, identity(*parts[:5]), watchers)
-    if folder is not None:
-        write_atomically(folder.facts, facts.to_json().encode())
+    watchers = (Promises(plan, promised), recorder, *([bar] if progress else []))
+    changes = parts.privacy.changes
+    run = Run(*made, ledger, parts.schedule, folder and folder.path, identity(*parts[:5]), watchers, changes)
     if resume:
         run.resume()
         recorder.metrics.rewind(run.progress.round)
+    promised(run.engine.plan)
     with interruptible() as stop, bar if progress else nullcontext():
         outcome = run.go(stop)
-    return _result(run, outcome, facts, recorder, content, folder)
+    return _result(run, outcome, promised(run.engine.plan), recorder, content, folder)
 
 
 def _result(
     run: Run, outcome: Outcome, facts: Facts, recorder: Recorder, content: Mapping[str, Any], folder: Folder | None
 ) -> Result:
     scores = outcome.scores if outcome.scores is not None else run.evaluate()
-    done, spent = outcome.progress.round, recorder.spending.at(outcome.progress.round)
+    done, spent = outcome.progress.round, recorder.spending.at(outcome.progress.round, run.plan)
     interim = not recorder.metrics.has(done)
     if interim and outcome.stopped != "stopped on request":  # a spent budget: this is the end
         bound = outcome.progress.public.get("bound")
-        recorder.record(done, scores, None if bound is None else float(bound))
+        recorder.record(done, scores, None if bound is None else float(bound), run.plan)
         interim = False
     rows = list(recorder.metrics.rows)
     if interim:  # shown, and not written: the resumed run's table is to equal an uninterrupted one's

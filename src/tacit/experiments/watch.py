@@ -15,6 +15,7 @@ from tacit.engine.loop import Report
 from tacit.experiments.facts import Facts
 from tacit.experiments.metrics import ALL, Metrics, Row, epsilon_rows, label, score_rows
 from tacit.experiments.spending import Spending, Spent
+from tacit.privacy.plan import Plan
 
 
 class Recorder:
@@ -26,19 +27,31 @@ class Recorder:
 
     def after_round(self, report: Report) -> None:
         if report.scores is not None:
-            self.record(report.round, report.scores, report.bound)
+            self.record(report.round, report.scores, report.bound, report.plan)
         if report.weights is not None:
             names = zip(self._facts.levels, report.weights, strict=True)
             self.metrics.append(Row(report.round, label(level), "weight", weight) for level, weight in names)
 
-    def record(self, round: int, scores: Scores, bound: float | None) -> None:
+    def record(self, round: int, scores: Scores, bound: float | None, plan: Plan) -> None:
         if self.metrics.has(round):
             return
-        self.spent = self.spending.at(round)
+        self.spent = self.spending.at(round, plan)
         rows = [*score_rows(round, scores, self._facts.levels), *epsilon_rows(round, self._facts.unit, self.spent)]
         if bound is not None:
             rows.append(Row(round, ALL, "bound", bound))
         self.metrics.append(rows)
+
+
+class Promises:
+    """Calls `keep` with the plan whenever clients have changed their levels: what was promised to whom is other now."""
+
+    def __init__(self, plan: Plan, keep: Callable[[Plan], object]) -> None:
+        self._plan, self._keep = plan, keep
+
+    def after_round(self, report: Report) -> None:
+        if report.plan.setting.choices is not self._plan.setting.choices:
+            self._plan = report.plan
+            self._keep(report.plan)
 
 
 class Bar:

@@ -103,14 +103,32 @@ def sentence(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
     if promise.standing == "no noise":
         return who + "no guarantee: the plan is open, so no noise was added."
     if promise.standing == "never asked":
-        return who + "these clients were never asked, so nothing of theirs was released."
+        never = "clients of this level are not asked" if promise.once_open else "these clients were never asked"
+        return f"{who}{never}, so nothing of theirs {'is' if promise.once_open else 'was'} released.{_past(promise)}"
     if promise.standing == "nothing leaves":
         return who + "nothing leaves these clients, so there is nothing to protect."
     unit = f"{_UNIT[facts.unit]} differential privacy ({neighbours(promise, facts.unit)})"
     budget = f", of a budget of {promise.budget:g}" if promise.budget is not None else ", no budget was set"
     so_far = f"epsilon {_figures(epsilon)} at delta {promise.delta:g}{budget}" if epsilon else "nothing spent yet"
-    worst = " The figure is that of the client that spent most." if facts.plan in ("local", "record") else ""
-    return f"{who}{unit}, {so_far}; {_AGAINST.get(facts.plan, '')}.{worst}"
+    differ = facts.plan in ("local", "record") or facts.changed
+    worst = " The figure is that of the client that spent most." if differ else ""
+    return f"{who}{unit}, {so_far}; {_AGAINST.get(facts.plan, '')}.{worst}{_past(promise)}"
+
+
+def _past(promise: Promise) -> str:
+    """What a change of level leaves behind: it protects later rounds only, and refunds nothing."""
+    said = ""
+    if promise.once_open:
+        said += (
+            f" Of these clients {promise.once_open:,} had opted out for some rounds: there is no guarantee for what "
+            "was contributed then, only for the other rounds."
+        )
+    if promise.dismissed:
+        said += (
+            f" Of these clients {promise.dismissed:,} changed level and will not be asked: one more round would take "
+            "what was spent at all levels past this budget."
+        )
+    return said
 
 
 def whole(facts: Facts, epsilons: Mapping[str, Spent]) -> str:
@@ -119,9 +137,12 @@ def whole(facts: Facts, epsilons: Mapping[str, Spent]) -> str:
     if facts.unit == "none" and all(promise.standing == "nothing leaves" for promise in facts.promises):
         return who + "nothing is uploaded, so nothing is spent."
     bare = [promise for promise in facts.promises if promise.clients and promise.standing in ("opted out", "no noise")]
-    if bare:
-        why = "opted out" if bare[0].standing == "opted out" else "have none"
-        return f"{who}no guarantee, because {sum(p.clients for p in bare):,} of {facts.clients:,} clients {why}."
+    once = sum(promise.once_open for promise in facts.promises if promise not in bare)
+    if bare or once:
+        why = "have none" if bare and bare[0].standing == "no noise" else "opted out"
+        why += ", some of them for a time" if once else ""
+        several = sum(promise.clients for promise in bare) + once
+        return f"{who}no guarantee, because {several:,} of {facts.clients:,} clients {why}."
     held = [promise for promise in facts.promises if promise.clients and promise.standing == "protected"]
     known = [(promise, epsilons[promise.level]) for promise in held if epsilons.get(promise.level)]
     if not known:
@@ -136,7 +157,17 @@ def guarantees(facts: Facts, epsilons: Mapping[str, Spent]) -> list[str]:
     """One sentence for each level that somebody chose, one for the federation, and what they rest on."""
     held = [promise for promise in facts.promises if promise.clients]
     lines = [sentence(promise, facts, epsilons.get(promise.level)) for promise in held]
-    return [*lines, whole(facts, epsilons), *map(as_sentence, facts.notes)]
+    return [*lines, whole(facts, epsilons), *_changes(facts), *map(as_sentence, facts.notes)]
+
+
+def _changes(facts: Facts) -> list[str]:
+    if not facts.changed or facts.unit == "none":
+        return []
+    return [
+        f"Changes of level between rounds: {facts.changed:,} clients, counted where they are now. Each keeps the "
+        "account of all rounds it was charged for, at whichever level; changes are taken to be made without looking at "
+        "private data or at released models."
+    ]
 
 
 def as_sentence(text: str) -> str:

@@ -1,7 +1,8 @@
 """A durable record of what was spent, and by whom. Charged before anything is released.
 
-The ledger keeps events, not epsilons: any accountant can replay it. Rows are only ever added; the file itself refuses
-to change or delete one. One process writes at a time, any number may read.
+The ledger keeps events, not epsilons: any accountant can replay it. Beside the events of levels it keeps the stays of
+the clients that changed their level, so that each one's own account can be replayed (`stays.py`). Rows are only ever
+added; the file itself refuses to change or delete one. One process writes at a time, any number may read.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -19,14 +20,16 @@ from typing import TYPE_CHECKING
 
 from tacit.errors import TacitError
 from tacit.privacy.events import from_json, to_json
-from tacit.privacy.ledger_file import connect, connect_to_read, trouble
-from tacit.privacy.statement import Line, statement
+from tacit.privacy.ledger_file import connect, connect_to_read, make_stays, trouble
+from tacit.privacy.statement import Budget, Line, statement
+from tacit.privacy.stays import Stay, Stays, told
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 __all__ = ["Budget", "Charge", "Entry", "Ledger", "Line", "statement"]
 
+_NEVER = 1 << 62
 _Terms = tuple[str, str, str]  # scope, unit, relation
 
 
@@ -56,19 +59,6 @@ class Entry:
     event: "DpEvent"
     count: int
     time: float
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a scope was promised when it was opened. Epsilon None: charged and reported, but without a limit."""
-
-    scope: str
-    unit: str
-    relation: str
-    epsilon: float | None
-    delta: float
-    accountant: str
-    note: str = ""
 
 
 class Ledger:
@@ -120,6 +110,9 @@ class Ledger:
     def budgets(self) -> dict[str, Budget]:
         return dict(self._budgets)
 
+    def promised(self, scope: str) -> bool:
+        return scope in self._budgets
+
     def charge(self, round: int, charges: Sequence[Charge], nonce: str = "") -> None:
         """Adds what a round costs, in one transaction. Durable when it returns; on an error nothing was charged.
 
@@ -136,9 +129,37 @@ class Ledger:
                 [(int(round), batch, *row, now) for row in rows],
             )
 
-    def spent(self, scope: str) -> "Counter[DpEvent]":
-        """Every event ever charged to the scope, and how often."""
-        return self._histories("WHERE scope = ?", scope).get(scope, Counter())
+    def move(self, stays: Mapping[str, Sequence[Stay]]) -> None:
+        """Adds where clients are from which round on, in one transaction. Durable when it returns.
+
+        What is said later of the same client and round holds.
+        """
+        rows = [(stay, client) for client, several in stays.items() for stay in several]
+        now = time.time()
+        with self._transaction() as db:
+            make_stays(db)
+            (last,) = db.execute("SELECT COALESCE(MAX(serial), 0) FROM stays").fetchone()
+            db.executemany(
+                "INSERT INTO stays (serial, round, client, level, asked, epsilon, delta, time) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (last + n, stay.round, client, stay.level, stay.asked, stay.epsilon, stay.delta, now)
+                    for n, (stay, client) in enumerate(rows, 1)
+                ],
+            )
+
+    def stays(self) -> dict[str, Stays]:
+        """Of every client that ever changed its level: at which level it was from which round on, by round."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'stays'"):
+            return {}
+        rows = self._query("SELECT client, round, level, asked, epsilon, delta FROM stays ORDER BY serial")
+        return told((client, Stay(round, level, bool(asked), *rest)) for client, round, level, asked, *rest in rows)
+
+    def spent(self, scope: str, since: int = 0, until: int | None = None) -> "Counter[DpEvent]":
+        """The events charged to the scope, and how often: all of them, or those of rounds since <= round < until."""
+        end = _NEVER if until is None else until
+        where = "WHERE scope = ? AND round >= ? AND round < ?"
+        return self._histories(where, scope, since, end).get(scope, Counter())
 
     def histories(self) -> "dict[str, Counter[DpEvent]]":
         """As `spent`, of all scopes in one pass."""

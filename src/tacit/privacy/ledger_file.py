@@ -10,6 +10,7 @@ from tacit.errors import StorageError, TacitError
 
 MARK: Final = 0x54414349  # "TACI", in the header of the file
 VERSION: Final = 1
+CHANGED: Final = 2  # the format of a ledger in which somebody changed its level
 _PATIENCE: Final = 30.0  # seconds to wait for another process
 
 _SCOPE: Final = "scope TEXT NOT NULL, unit TEXT NOT NULL, relation TEXT NOT NULL"
@@ -24,7 +25,17 @@ _TABLES: Final = {
     f"count INTEGER NOT NULL CHECK (count > 0), time REAL NOT NULL, "
     f"PRIMARY KEY (round, batch, scope, event), {_SAME_TERMS}",
 }
-_KEYS: Final = {"scopes": ("scope",), "budgets": ("scope",), "charges": ("round", "batch", "scope", "event")}
+_KEYS: Final = {
+    "scopes": ("scope",),
+    "budgets": ("scope",),
+    "charges": ("round", "batch", "scope", "event"),
+    "stays": ("serial",),
+}
+# Made with the first change of a level: where nobody changes there is nothing to keep, and older readers can read it.
+_STAYS: Final = (
+    "serial INTEGER PRIMARY KEY, round INTEGER NOT NULL, client TEXT NOT NULL, level TEXT NOT NULL, "
+    "asked INTEGER NOT NULL, epsilon REAL, delta REAL, time REAL NOT NULL"
+)
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -100,13 +111,24 @@ def _create(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
     if _empty(db):  # nobody else was faster
         for table, columns in _TABLES.items():
-            db.execute(f"CREATE TABLE {table} ({columns})")
-            for trigger in _triggers(table):
-                db.execute(trigger)
+            _make(db, table, columns)
         db.execute("CREATE INDEX charges_by_scope ON charges (scope, event, count)")
         db.execute(f"PRAGMA application_id = {MARK}")
         db.execute(f"PRAGMA user_version = {VERSION}")
     db.execute("COMMIT")
+
+
+def make_stays(db: sqlite3.Connection) -> None:
+    """The table of who was at which level when, unless it is there; part of the caller's transaction."""
+    if _value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'stays'") == 0:
+        _make(db, "stays", _STAYS)
+        db.execute(f"PRAGMA user_version = {CHANGED}")
+
+
+def _make(db: sqlite3.Connection, table: str, columns: str) -> None:
+    db.execute(f"CREATE TABLE {table} ({columns})")
+    for trigger in _triggers(table):
+        db.execute(trigger)
 
 
 def _triggers(table: str) -> Iterator[str]:
@@ -131,8 +153,8 @@ def _verify(db: sqlite3.Connection, path: str) -> None:
     if _value(db, "PRAGMA application_id") != MARK:
         raise TacitError(f"{path} is a database, but not a ledger: give another path, or move the file away")
     version = _value(db, "PRAGMA user_version")
-    if version != VERSION:
-        raise TacitError(f"ledger {path} has format {version}, this Tacit reads {VERSION}: use the Tacit that made it")
+    if version not in (VERSION, CHANGED):
+        raise TacitError(f"ledger {path} has format {version}, this Tacit reads {CHANGED}: use the Tacit that made it")
     if (state := _value(db, "PRAGMA quick_check(1)")) != "ok":
         raise StorageError(
             f"ledger {path} is damaged ({state}): restore a copy; a run must not go on without its record"

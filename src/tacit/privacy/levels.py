@@ -151,18 +151,27 @@ def _last(held: np.ndarray | None) -> int:
 
 def read_choices(path: Path) -> dict[str, str]:
     """The level of each client in a CSV file with the columns client and level."""
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise TacitError(f"cannot read the choices in {path}: {error}") from error
-    if not rows or not {"client", "level"} <= rows[0].keys():
-        raise TacitError(f"{path} needs a header with the columns client and level, and a row for each choice")
+    rows = read_rows(path, "choices", ("client", "level"))
     names = [row["client"] for row in rows]
     twice = next((name for name, n in Counter(names).items() if n > 1), None)
     if twice is not None:
         raise TacitError(f"client '{twice}' chooses twice in {path}: leave one row")
     return {row["client"]: row["level"] for row in rows}
+
+
+def read_rows(path: Path, what: str, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a CSV file that has a header with these columns, and a value in each of them."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file, restval=""))
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the {what} in {path}: {error}") from error
+    if not rows or not set(columns) <= rows[0].keys():
+        *others, last = columns
+        raise TacitError(
+            f"{path} needs a header with the columns {', '.join(others)} and {last}, and a row for each of the {what}"
+        )
+    return rows
 
 
 def by_client(menu: Menu, ids: Sequence[str], chosen: Mapping[str, str]) -> Choices:

@@ -39,7 +39,10 @@ class Merge(Protocol):
 
 @dataclass(frozen=True)
 class Weighted:
-    """The same weights in every round. A level of weight zero is not asked."""
+    """The same weights in every round. A level of weight zero is not asked.
+
+    What `Optimal` learned before everybody became private is kept for when somebody opts out again.
+    """
 
     weights: tuple[float, ...]
 
@@ -50,7 +53,8 @@ class Weighted:
         return self.weights[level] > 0
 
     def weigh(self, state: Tree, released: Sequence[Released | None], power: Tensor) -> tuple[Tensor, Tree]:
-        return torch.tensor(self.weights, dtype=torch.float64), state
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        return weights, state | ({"weights": weights} if "weights" in state else {})
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class Optimal:
     Plain inverse variance trusts the open clients almost alone, and drifts towards them: a bias adds up over rounds
     while noise averages out. `horizon` says over how many rounds. The bias is that of the merged mean against the
     clients' own shares; squared distances between levels' true means are running averages over about
-    1 / (1 - memory) rounds, debiased and floored at zero. Without distance: inverse variance; far apart: shares.
+    1 / (1 - memory) rounds in which both levels were asked, debiased and floored at zero. Without distance: inverse
+    variance; far apart: shares.
     """
 
     shares: tuple[float, ...]
@@ -75,30 +80,32 @@ class Optimal:
 
     def start(self, levels: int) -> Tree:
         zeros = torch.zeros(levels, levels, dtype=torch.float64)
-        return {"gaps": zeros, "power": zeros[0, 0], "seen": zeros[0, 0], "weights": torch.tensor(self.shares).double()}
+        shares = torch.tensor(self.shares).double()
+        return {"gaps": zeros, "met": zeros.clone(), "power": zeros[0, 0], "seen": zeros[0, 0], "weights": shares}
 
     def asks(self, level: int) -> bool:
         return self.shares[level] > 0
 
     def weigh(self, state: Tree, released: Sequence[Released | None], power: Tensor) -> tuple[Tensor, Tree]:
-        seen = self.memory * state["seen"] + 1 - self.memory  # the running averages' own weight so far
+        seen = self.memory * state["seen"] + 1 - self.memory  # the running average's own weight so far
         power = self.memory * state["power"] + (1 - self.memory) * power.double()
         here = [j for j, level in enumerate(released) if level is not None]
         variance = {j: _variance(released[j], power / seen) for j in here}
-        gaps = self.memory * state["gaps"]
+        gaps, met = state["gaps"].clone(), state["met"].clone()  # levels that did not meet in this round keep theirs
         for i in here:
             for j in here:
-                if i != j:
-                    gaps[i, j] += (1 - self.memory) * (_distance(released[i], released[j]) - variance[i] - variance[j])
+                gap = 0.0 if i == j else _distance(released[i], released[j]) - variance[i] - variance[j]
+                gaps[i, j] = self.memory * gaps[i, j] + (1 - self.memory) * gap
+                met[i, j] = self.memory * met[i, j] + 1 - self.memory
         shares = torch.tensor([self.shares[j] for j in here], dtype=torch.float64)
         found = best_weights(
             shares / shares.sum(),
-            euclidean((gaps / seen)[here][:, here]) * self.horizon,
+            euclidean((gaps / met)[here][:, here]) * self.horizon,
             torch.stack([variance[j] for j in here]),
         )
         weights = torch.zeros(len(released), dtype=torch.float64)
         weights[here] = found
-        return weights, {"gaps": gaps, "power": power, "seen": seen, "weights": weights}
+        return weights, {"gaps": gaps, "met": met, "power": power, "seen": seen, "weights": weights}
 
 
 def euclidean(gaps: Tensor) -> Tensor:

@@ -3,19 +3,33 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tacit.privacy.account import Answer, answer
 from tacit.privacy.events import describe
+from tacit.privacy.stays import Stays, accounts, promise
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from tacit.privacy.ledger import Budget, Ledger
+    from tacit.privacy.ledger import Ledger
 
 NO_GUARANTEE: Final = "no guarantee"
 _SHOWN: Final = 3
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a scope was promised when it was opened. Epsilon None: charged and reported, but without a limit."""
+
+    scope: str
+    unit: str
+    relation: str
+    epsilon: float | None
+    delta: float
+    accountant: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,15 @@ class Line:
     words: str
 
 
+@dataclass(frozen=True)
+class Moved:
+    """The one account of all clients that changed their level in the same way."""
+
+    clients: tuple[str, ...]
+    stays: Stays
+    line: Line
+
+
 def shown(epsilon: float) -> str:
     """Four digits, rounded up: a report never states less than was spent."""
     if epsilon == 0 or math.isinf(epsilon):
@@ -45,6 +68,7 @@ def shown(epsilon: float) -> str:
 def statement(ledger: "Ledger") -> list[Line]:
     """A line for each scope, in the order of their names. Equal histories are computed once."""
     budgets, histories, rounds = ledger.budgets(), ledger.histories(), ledger.charged_rounds()
+    budgets |= _latest(ledger, budgets)
     prices: dict[Any, tuple[Answer, Answer]] = {}
     lines = []
     for scope, (unit, relation) in sorted(ledger.terms().items()):
@@ -56,7 +80,43 @@ def statement(ledger: "Ledger") -> list[Line]:
     return lines
 
 
-def _price(history: Mapping["DpEvent", int], relation: Any, budget: "Budget | None") -> tuple[Answer, Answer]:
+def moved(ledger: "Ledger", only: str | None = None) -> list[Moved]:
+    """The accounts of the clients that changed their level, by distinct history; most clients first.
+
+    Each is the composition of every round charged to the client, told at the (epsilon, delta) of the level it is at,
+    or, if it opted out in the end, of its last private one.
+    """
+    stays = {client: each for client, each in ledger.stays().items() if only in (None, client)}
+    alike: dict[Any, list[str]] = {}
+    for client, spent in accounts(ledger, stays).items():
+        alike.setdefault((stays[client], frozenset(spent.items())), []).append(client)
+    found = [_moved(ledger, tuple(clients), key[0], Counter(dict(key[1]))) for key, clients in alike.items()]
+    return sorted(found, key=lambda each: -len(each.clients))
+
+
+def _moved(ledger: "Ledger", clients: tuple[str, ...], stays: Stays, history: "Counter[DpEvent]") -> Moved:
+    own, last = f"client:{clients[0]}", promise(stays)
+    terms, known = ledger.terms(), ledger.budgets()
+    scope = next((name for name in (own, *(f"level:{stay.level}" for stay in stays)) if name in terms), own)
+    unit, relation = terms.get(scope, ("client", "add/remove"))
+    accountant = known[scope].accountant if scope in known else "pld"
+    budget = Budget(own, unit, relation, last.epsilon, last.delta, accountant) if last.delta is not None else None
+    rounds = ledger.charged_rounds().get(own, 0) or history.total()
+    line = _line(own, unit, relation, history, budget, rounds, *_price(history, relation, budget))
+    return Moved(clients, stays, line)
+
+
+def _latest(ledger: "Ledger", budgets: Mapping[str, Budget]) -> dict[str, Budget]:
+    """What clients that changed their level are promised now, where they have accounts of their own."""
+    promises = {f"client:{client}": promise(stays) for client, stays in ledger.stays().items()}
+    return {
+        scope: replace(budgets[scope], epsilon=last.epsilon, delta=last.delta)
+        for scope, last in promises.items()
+        if scope in budgets and last.delta is not None
+    }
+
+
+def _price(history: Mapping["DpEvent", int], relation: Any, budget: Budget | None) -> tuple[Answer, Answer]:
     accountant: Any = budget.accountant if budget else "pld"
     if not history:
         return Answer(0.0, accountant), Answer(0.0, "rdp")
@@ -70,7 +130,7 @@ def _line(
     unit: str,
     relation: str,
     history: Mapping["DpEvent", int],
-    budget: "Budget | None",
+    budget: Budget | None,
     rounds: int,
     found: Answer,
     rdp: Answer,

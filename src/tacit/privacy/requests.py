@@ -1,0 +1,260 @@
+"""What a user may ask for. Each request becomes a `Plan` in a setting; the table of them stands in `plan.py`.
+
+Noise is calibrated for each level to the whole run, as if a member stayed for all of its rounds: a client that changes
+its level meets the noise that the level has anyway.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from tacit.errors import TacitError
+from tacit.privacy import release as releases
+from tacit.privacy.account import Relation, calibrate
+from tacit.privacy.clip import Clip, Fixed, Quantile
+from tacit.privacy.levels import Level
+from tacit.privacy.merge import Merge, Optimal, Weighted
+from tacit.privacy.plan import Account, Plan, RecordNoise, Request, Setting
+
+
+@dataclass(frozen=True)
+class Open:
+    """No privacy: for comparison, and for methods that upload nothing."""
+
+    def plan(self, setting: Setting) -> Plan:
+        return Plan("open", self, setting, releases.Open())
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Each level has its own noise and its own epsilon; `ratio` is the weight of a private client beside an open one.
+
+    1 weighs all clients alike, 0 does not ask the private ones at all, "optimal" weighs noise against bias in every
+    round (`horizon`: see `merge.Optimal`).
+    """
+
+    clip: Clip = field(default_factory=Quantile)
+    ratio: float | Literal["optimal"] = 1.0
+    project: bool = False
+    horizon: float = 100.0
+
+    def __post_init__(self) -> None:
+        if self.ratio != "optimal" and not (isinstance(self.ratio, int | float) and 0 <= self.ratio <= 1):
+            raise TacitError(
+                f"ratio must lie between 0 (private clients are not asked) and 1 (uniform), or be 'optimal', "
+                f"not {self.ratio!r}"
+            )
+        Optimal((1.0,), self.horizon)
+
+    def plan(self, setting: Setting) -> Plan:
+        menu = setting.choices.menu.levels
+        merge, notes = self._merge(setting)
+        accounts, multipliers = [], []
+        for j, level in enumerate(menu):
+            z = _central_noise(level, setting) if level.private and merge.asks(j) else 0.0
+            multipliers.append(z)
+            if z > 0:
+                event = setting.sampler.event(_gaussian(z), len(setting.ids))
+                accounts.append(_account(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
+        release = releases.Grouped(
+            clip=self.clip,
+            multipliers=tuple(multipliers),
+            expected=tuple(setting.rate * n for n in setting.counts),
+            merge=merge,
+            sensitivity=setting.sampler.sensitivity,
+        )
+        return Plan(
+            "grouped",
+            self,
+            setting,
+            release,
+            unit="client",
+            relation=setting.sampler.relation,
+            levels=tuple(accounts),
+            project=self.project,
+            multipliers=tuple(multipliers),
+            asked_levels=tuple(merge.asks(j) for j in range(len(menu))),
+            notes=notes,
+        )
+
+    def _merge(self, setting: Setting) -> tuple[Merge, tuple[str, ...]]:
+        menu, counts = setting.choices.menu.levels, setting.counts
+        if self.ratio == 0 and setting.asked is None and setting.choices.private.all():
+            raise TacitError("ratio 0 asks nobody, because no client opted out: choose a ratio above 0")
+        if self.ratio != "optimal":
+            return Weighted(_weights(menu, counts, self.ratio)), ()
+        if setting.choices.private.all():
+            return Weighted(_weights(menu, counts, 1.0)), ("nobody opted out, so optimal weights are the shares",)
+        return Optimal(tuple(n / sum(counts) for n in counts), self.horizon), ()
+
+
+@dataclass(frozen=True)
+class Central:
+    """A trusted server, one level for everybody: DP-FedAvg."""
+
+    clip: Clip = field(default_factory=Quantile)
+    project: bool = False
+
+    def plan(self, setting: Setting) -> Plan:
+        used = [level.name for level, n in zip(setting.choices.menu.levels, setting.choices.counts, strict=True) if n]
+        if len(used) != 1 or not setting.choices.private.all():
+            raise TacitError(f"the central plan has one private level, but clients chose {used}: use plan 'grouped'")
+        grouped = Grouped(self.clip, project=self.project).plan(setting)
+        return replace(grouped, name="central", request=self)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Each client clips and adds the whole noise itself. Charged by participation, without amplification.
+
+    The noise is calibrated to `participations` of one client (default: what 99% of the clients stay below); a client
+    that has used them up is no longer asked.
+    """
+
+    clip: Clip = field(default_factory=Fixed)
+    participations: int | None = None
+    project: bool = False
+
+    def plan(self, setting: Setting) -> Plan:
+        menu, times = setting.choices.menu.levels, _participations(self.participations, setting)
+        z = [_noise(level, setting, _gaussian, times, "replace", len(setting.ids)) for level in menu]
+        accounts = [
+            _account("", "client", "replace", _gaussian(zj), 1, level) for zj, level in zip(z, menu, strict=True)
+        ]
+
+        def client(k: int) -> Account | None:
+            account = accounts[setting.choices.level[k]]
+            return Account(**{**vars(account), "scope": f"client:{setting.ids[k]}"}) if account.event else None
+
+        release = releases.Local(self.clip, tuple(z), expected=setting.rate * len(setting.ids))
+        return Plan(
+            "local",
+            self,
+            setting,
+            release,
+            unit="client",
+            relation="replace",
+            client=client,
+            project=self.project,
+            multipliers=tuple(z),
+            notes=(f"noise calibrated for {times} participations of one client",),
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """DP-SGD on every client: each example's gradient is clipped to `bound` and noise is added on the client.
+
+    Every client has its own account, calibrated from its own number of rows (treated as public) to `participations`
+    rounds; no amplification by client sampling. The upload then needs no further protection.
+    """
+
+    bound: float = 1.0
+    participations: int | None = None
+
+    def __post_init__(self) -> None:
+        Fixed(self.bound)
+
+    def plan(self, setting: Setting) -> Plan:
+        times = _participations(self.participations, setting)
+        accounts = [self._account(k, setting, times) for k in range(len(setting.ids))]
+        z = np.array([0.0 if account is None else _multiplier(account.event) for account in accounts])
+        noise = RecordNoise(self.bound, z, np.array([setting.batches.expected(int(n)) for n in setting.sizes]))
+        return Plan(
+            "record",
+            self,
+            setting,
+            releases.Open(),
+            unit="record",
+            client=lambda k: accounts[k],
+            record=noise,
+            notes=(
+                f"noise calibrated for {times} participations of one client",
+                "each client's number of rows is treated as public",
+            ),
+        )
+
+    def _account(self, k: int, setting: Setting, times: int) -> Account | None:
+        n, level = int(setting.sizes[k]), setting.choices.of(k)
+        count = setting.batches.steps(n) * setting.queries
+        if not level.private or count == 0:
+            return None
+
+        def event_of(z: float) -> Any:
+            return setting.batches.event(_gaussian(z), n)
+
+        z = _noise(level, setting, event_of, times * count, "add/remove", n)
+        return _account(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """Another request, for a method that uploads nothing: nothing leaves, so nothing is owed."""
+
+    request: Request
+
+    def plan(self, setting: Setting) -> Plan:
+        return replace(self.request.plan(setting), request=self, levels=(), client=lambda _: None)
+
+
+def _gaussian(z: float) -> Any:
+    from dp_accounting import GaussianDpEvent
+
+    return GaussianDpEvent(z) if z > 0 else None
+
+
+def _multiplier(event: Any) -> float:
+    while hasattr(event, "event"):
+        event = event.event
+    return float(event.noise_multiplier)
+
+
+def _account(scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> Account:
+    return Account(scope, unit, relation, event, count, level.epsilon, level.delta or 0.0)
+
+
+def _central_noise(level: Level, setting: Setting) -> float:
+    population = len(setting.ids)
+
+    def event_of(z: float) -> Any:
+        return setting.sampler.event(_gaussian(z), population)
+
+    return _noise(level, setting, event_of, setting.rounds, setting.sampler.relation, population)
+
+
+def _noise(
+    level: Level, setting: Setting, event_of: Callable[[float], Any], times: int, relation: Relation, units: int
+) -> float:
+    """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run."""
+    if not level.private:
+        return 0.0
+    assert level.delta is not None  # a private level has one
+    if level.delta >= 1 / units and not setting.allow_large_delta:
+        raise TacitError(
+            f"delta {level.delta:g} of level '{level.name}' is not below 1/{units}: a mechanism could publish "
+            f"somebody's data whole; choose at most {0.1 / units:.1g}, or set allow_large_delta"
+        )
+    if level.noise is not None:
+        return level.noise
+    assert level.epsilon is not None
+    return calibrate(event_of, level.epsilon, level.delta, relation, setting.accountant, times=max(times, 1))
+
+
+def _weights(menu: Sequence[Level], counts: Sequence[int], ratio: float) -> tuple[float, ...]:
+    """w_open : w_private = N_open : r N_private; with nobody opted out, counts. All zero if nobody is asked."""
+    somebody_open = any(n and not level.private for level, n in zip(menu, counts, strict=True))
+    r = ratio if somebody_open or ratio == 0 else 1.0
+    raw = [n * (r if level.private else 1.0) for level, n in zip(menu, counts, strict=True)]
+    return tuple(weight / (sum(raw) or 1.0) for weight in raw)
+
+
+def _participations(given: int | None, setting: Setting) -> int:
+    if given is not None:
+        if given < 1:
+            raise TacitError(f"participations must be at least 1, not {given}")
+        return given
+    from scipy.stats import binom
+
+    return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate)))
