@@ -17,6 +17,7 @@ from tacit.estimation.collect import (
     BLOCK,
     Collector,
     Model,
+    Variance,
     conclude,
     precision,
     solve,
@@ -135,9 +136,9 @@ class LinearShrinkage(PersonalEstimator):
             raise TacitError(f"prior_mean {self.prior_mean!r} must be finite")
         return centre
 
-    def _exactly(self, centre: Array, prior_variance: float) -> Learned:
-        model = self._model(centre)
-        return Learned(centre, prior_variance, model.noise, model.slope, 0.0, 0.0, 0.0, False, True)
+    def _exactly(self, centre: Array, prior_variance: float, most: float | None = None) -> Learned:
+        model, most = self._model(centre), prior_variance if most is None else most
+        return Learned(centre, prior_variance, most, model.noise, model.slope, 0.0, 0.0, 0.0, False, True)
 
     def _learn(self, collector: Collector) -> Learned:
         check_several(collector.clients, "a prior")
@@ -149,11 +150,11 @@ class LinearShrinkage(PersonalEstimator):
         added, uniform = message.variance(domain), message.server_std(domain) > 0
         rough = self._clip(sums.mean() + noise[:-1])
         prior, trusted = self._prior(collector, rough, noise[-1:], added, server_variance)
-        weights = None if uniform else precision(sums, prior, self._model(rough), added)
+        weights = None if uniform else precision(sums, prior.taken, self._model(rough), added)
         centre = self._clip(sums.mean(weights) + noise[:-1])
         model = self._model(centre)
         found = conclude(centre, prior, model, sums, added, server_variance, by_size=not uniform, trusted=trusted)
-        return found if self.prior_mean is None else self._exactly(self._given_centre(domain.dimension), prior)
+        return found if self.prior_mean is None else self._exactly(self._given_centre(domain.dimension), *prior)
 
     def _clip(self, centre: Array) -> Array:
         """A centre outside the domain can only come from noise."""
@@ -168,13 +169,15 @@ class LinearShrinkage(PersonalEstimator):
 
     def _prior(
         self, collector: Collector, centre: Array, noise: Array, added: float, server: float
-    ) -> tuple[float, bool]:
+    ) -> tuple[Variance, bool]:
         """The prior variance, given or learned in the way that the message allows."""
         model, sums = self._model(centre), collector.values
         if self.prior_variance is not None:
-            return check_positive("prior_variance", self.prior_variance, zero=True), True
+            given = check_positive("prior_variance", self.prior_variance, zero=True)
+            return Variance(given, given), True
         if self.moments == "as-published":
-            return spread_moment(sums, Model(0.0), 0.0, inflate=False)[0].total, True
+            seen = spread_moment(sums, Model(0.0), 0.0, inflate=False)[0].total
+            return Variance(seen, seen), True
         if self.message_.squares == "exact":
             moment, trusted = spread_moment(sums, model, added)
             return solve(moment, model), trusted
