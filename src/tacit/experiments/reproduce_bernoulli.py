@@ -145,5 +145,5 @@ REPRODUCTION: Final = Reproduction(
     title="Personal rates: Bernoulli clients",
     paper="A generative framework (paper 4), Section 4, synthetic Bernoulli experiments; Theorems 3 and 4.",
     make=make,
-    version=2,
+    version=3,
 )

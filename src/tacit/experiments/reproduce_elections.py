@@ -109,4 +109,5 @@ REPRODUCTION: Final = Reproduction(
     title="Personal rates: counties and their elections",
     paper="A generative framework (paper 4), Section 4, political tendencies on county level.",
     make=make,
+    version=2,
 )
