@@ -39,7 +39,9 @@ class Kinds:
     def criterion(self, values: Array, variance: Array) -> float:
         """Schwarz's (BIC): minus twice the log-likelihood, and log(clients) for each number that was learned."""
         learned = self.centres.size + len(self.weights)  # shares: one less, and the variance within
-        return learned * math.log(len(values)) - 2 * float(logsumexp(self._joint(values, variance), axis=1).sum())
+        return learned * math.log(len(values)) - 2 * float(
+            np.logaddexp.reduce(self._joint(values, variance), axis=1).sum()
+        )
 
     def _joint(self, values: Array, variance: Array) -> Array:
         """Log of share times density, up to a constant."""

@@ -7,6 +7,7 @@ server concludes) and `answer` (each client for itself).
 import math
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -30,16 +31,15 @@ from tacit.privacy.messages import Domain, Exact, Message, source
 Moments = Literal["debiased", "as-published"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearShrinkage(PersonalEstimator):
     """A subclass says what its values are, where they lie, and how they vary around a client's truth."""
 
-    prior_mean: Any
-    prior_variance: float | None
-    message: Message | None
-    moments: Moments
-    seed: int | None
-    pull_: Array
-    learned_: Learned
+    prior_mean: Any = None
+    prior_variance: float | None = None
+    message: Message | None = None
+    moments: Moments = "debiased"
+    seed: int | None = None
 
     # what a subclass must say
 
@@ -180,7 +180,8 @@ class LinearShrinkage(PersonalEstimator):
             return Variance(seen, seen), True
         if self.message_.squares == "exact":
             moment, trusted = spread_moment(sums, model, added)
-            return solve(moment, model), trusted
+            taken = solve(moment, model).taken  # moves with the clients' own errors, as James and Stein's: no limit
+            return Variance(taken, taken), trusted
         return solve(square_moment(collector, centre, noise, server), model), True
 
 

@@ -1,6 +1,7 @@
 """Personal means of clients that fall into a few kinds: Theorem 5 and Algorithm 1."""
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final, Self, get_args
 
 import numpy as np
@@ -27,6 +28,7 @@ from tacit.privacy.messages import Domain, Exact, Message, source
 _NOTHING_SENT: Final = "nothing is sent: the prior is known"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MixtureMeans(PersonalEstimator):
     """Each client's mean is at or near one of `n_kinds` centres: its estimate weighs them by how likely each one is.
 
@@ -44,30 +46,16 @@ class MixtureMeans(PersonalEstimator):
     Intervals cover if the model holds; with a `within_variance` of 0 and clients that do differ they are too narrow.
     """
 
-    def __init__(
-        self,
-        *,
-        n_kinds: int = 2,
-        centres: Any = None,
-        weights: Any = None,
-        noise_variance: float | None = None,
-        within_variance: float | None = None,
-        message: Message | None = None,
-        radius: float | None = None,
-        moments: Moments = "debiased",
-        rounds: int = 10,
-        seed: int | None = None,
-    ) -> None:
-        self.n_kinds = n_kinds
-        self.centres = centres
-        self.weights = weights
-        self.noise_variance = noise_variance
-        self.within_variance = within_variance
-        self.message = message
-        self.radius = radius
-        self.moments: Moments = moments
-        self.rounds = rounds
-        self.seed = seed
+    n_kinds: int = 2
+    centres: Any = None
+    weights: Any = None
+    noise_variance: float | None = None
+    within_variance: float | None = None
+    message: Message | None = None
+    radius: float | None = None
+    moments: Moments = "debiased"
+    rounds: int = 10
+    seed: int | None = None
 
     def fit(self, X: ArrayLike, y: Any = None, *, groups: ArrayLike | None = None, sizes: ArrayLike = 1) -> Self:
         """Rows are samples of the clients that `groups` names; without it, each row is a client's mean of `sizes`."""
