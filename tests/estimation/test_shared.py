@@ -153,7 +153,8 @@ def test_rows_of_a_client_are_its_own_wherever_they_stand(make: Any, fit: Fit, x
     """Clients of unequal size; a row order that mixes them all."""
     mixed = np.random.default_rng(1).permutation(len(OWNER))
     y = TARGETS if fit is regress else (TARGETS > 0) * 1.0
-    other = clone(make).fit(x[mixed], y[mixed], groups=OWNER[mixed])
+    again: Any = clone(make)
+    other = again.fit(x[mixed], y[mixed], groups=OWNER[mixed])
     assert other.estimates_ == pytest.approx(fit(clone(make), x).estimates_, abs=1e-6)
     assert other.n_clients_ == 20
 
@@ -179,8 +180,9 @@ def test_no_variance_and_singular_designs_never_give_nan(make: Any, fit: Fit, x:
         design[:, 2] = design[:, 1]
     else:
         design[OWNER == 4] = 0.0
+    flawed: Any = clone(make)
     try:
-        found = clone(make).fit(design, y, groups=OWNER)
+        found = flawed.fit(design, y, groups=OWNER)
     except TacitError as refused:
         if flaw != "one column is another" or "coefficients open" not in str(refused):
             raise
