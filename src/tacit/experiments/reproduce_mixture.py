@@ -154,9 +154,9 @@ mixtures: two centres and their shares show first in the third moment, and behin
 takes a number of clients that grows as the sixth power of s over their distance. The column "clients needed" is a
 bound for every unbiased estimator that gets one such message a client. So it is inherent, not a defect of the method:
 below eps0 of about 10 nobody can see these kinds. What is gained there comes from taking all clients for one kind,
-which needs no more than mean and variance. More clients help slowly; a smaller public radius helps by its sixth power (values
-outside are brought to the edge, which biases the centres a little), and so does knowing that clients of a kind are
-alike. Algorithm 1, which believes its centres, is ruined by the noise."""
+which needs no more than mean and variance. More clients help slowly; a smaller public radius helps by its sixth power
+(values outside are brought to the edge, which biases the centres a little), and so does knowing that clients of a
+kind are alike. Algorithm 1, which believes its centres, is ruined by the noise."""
 
 REPRODUCTION: Final = Reproduction(
     name="estimation/mixture",
