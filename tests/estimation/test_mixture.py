@@ -121,7 +121,7 @@ def test_intervals_hold_the_posteriors_mass() -> None:
 def test_intervals_of_unequal_clients_cover(gap: float, within: float, learned: bool) -> None:
     """Nominal 95%; at least that for kinds that are points, where an interval often holds one for certain."""
     covered = []
-    for seed in range(6):
+    for seed in range(3):
         draw = np.random.default_rng(seed)
         sizes, centres = draw.integers(1, 30, 800), np.array([[0.0], [gap]])
         truth = centres[draw.choice(2, 800, p=[0.7, 0.3])] + math.sqrt(within) * draw.normal(size=(800, 1))
@@ -129,9 +129,9 @@ def test_intervals_of_unequal_clients_cover(gap: float, within: float, learned: 
         known = {} if learned else {"centres": centres, "weights": [0.7, 0.3], "within_variance": within}
         low, high = MixtureMeans(noise_variance=1.0, seed=seed, **known).fit(x, sizes=sizes).intervals()
         covered.append(np.mean((low <= truth) & (truth <= high)))
-    assert np.mean(covered) >= (0.93 if learned else 0.95 - 3 * math.sqrt(0.05 * 0.95 / 4800))
+    assert np.mean(covered) >= (0.93 if learned else 0.95 - 3 * math.sqrt(0.05 * 0.95 / 2400))
     if within and not learned:
-        assert np.mean(covered) == pytest.approx(0.95, abs=3 * math.sqrt(0.05 * 0.95 / 4800))
+        assert np.mean(covered) == pytest.approx(0.95, abs=3 * math.sqrt(0.05 * 0.95 / 2400))
 
 
 def test_clients_that_differ_within_their_kind_are_not_forced_together() -> None:
