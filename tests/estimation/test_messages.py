@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 from tacit.errors import TacitError
+from tacit.estimation import GaussianMeans
 from tacit.privacy.account import epsilon
-from tacit.privacy.audit import audit
+from tacit.privacy.audit import Verdict, audit
 from tacit.privacy.domain import SecureSource
 from tacit.privacy.messages import (
     Central,
@@ -95,28 +97,72 @@ def test_repeated_messages_together_cost_the_stated_epsilon() -> None:
 AUDITED = [RandomisedResponse(1.0), RandomisedResponse(3.0), LocalGaussian(1.0, 1e-5), LocalGaussian(3.0, 1e-5)]
 
 
+def attacked(message: Message, truly: Message, many: int = 200_000) -> Verdict:
+    """Two clients at the ends of the domain, told apart by what `truly` sends while `message` is claimed."""
+    draw = source(3, "break ties")
+    worlds = [sent(truly, value, many, at) for at, value in enumerate((-0.5, 0.9))]
+    scores = [world + 1e-6 * draw.standard_normal(len(world)) for world in worlds]
+    return audit(scores[0], scores[1], message.epsilon, message.delta)
+
+
 @pytest.mark.parametrize("message", AUDITED, ids=repr)
 def test_a_distinguishing_attack_does_not_disprove_the_claim(message: Message) -> None:
-    draw = source(3, "break ties")
-    worlds = [sent(message, value, 200_000, at) for at, value in enumerate((-0.5, 0.9))]
-    scores = [world + 1e-6 * draw.standard_normal(len(world)) for world in worlds]
-    verdict = audit(scores[0], scores[1], message.epsilon, message.delta)
+    verdict = attacked(message, message)
     assert not verdict.disproved
     assert verdict.lower_bound > 0.4 * message.epsilon
 
 
-def test_the_attack_finds_halved_noise() -> None:
-    claimed = LocalGaussian(1.0, 1e-5)
-    draw = source(4, "bug")
-    scores = [value + claimed.std(DOMAIN) / 2 * draw.standard_normal(200_000) for value in (-0.5, 0.9)]
-    assert audit(scores[0], scores[1], claimed.epsilon, claimed.delta).disproved
+class HalfGaussian(LocalGaussian):
+    """The bug to catch."""
+
+    def std(self, domain: Domain) -> float:
+        return super().std(domain) / 2
 
 
-def test_the_attack_finds_a_response_that_forgets_to_lie() -> None:
-    draw = source(5, "bug")
-    worlds = [sent(RandomisedResponse(2.0), value, 100_000, at) for at, value in enumerate((-0.5, 0.9))]
-    scores = [world + 1e-6 * draw.standard_normal(len(world)) for world in worlds]
-    assert audit(scores[0], scores[1], 1.0, 0.0).disproved  # claimed 1, truly 2
+class HalfLiar(RandomisedResponse):
+    """The bug to catch: lies half as often as it must."""
+
+    def chance(self, values: np.ndarray, domain: Domain) -> np.ndarray:
+        lie = float(expit(-self.epsilon)) / 2
+        return lie + (1 - 2 * lie) * (values - domain.centre + domain.radius) / (2 * domain.radius)
+
+
+@pytest.mark.parametrize(
+    ("message", "broken"),
+    [
+        (LocalGaussian(1.0, 1e-5), HalfGaussian(1.0, 1e-5)),
+        (LocalGaussian(3.0, 1e-5), HalfGaussian(3.0, 1e-5)),
+        (RandomisedResponse(1.0), HalfLiar(1.0)),
+        (RandomisedResponse(3.0), HalfLiar(3.0)),
+    ],
+    ids=repr,
+)
+def test_the_attack_finds_half_the_noise(message: Message, broken: Message) -> None:
+    assert attacked(message, broken).disproved
+
+
+class HalfCentral(Central):
+    """The bug to catch."""
+
+    def server_std(self, domain: Domain) -> float:
+        return super().server_std(domain) / 2
+
+
+def told_by_a_trusted_server(message: Central, value: float, seed: int, tries: int = 20_000) -> np.ndarray:
+    """What is released of three clients, one at `value`, the others at 0: the noise of many coordinates of the centre
+    is as many draws of it, and the clients' mean is added."""
+    make = GaussianMeans(prior_variance=1.0, noise_variance=1.0, message=message, radius=1.0, seed=seed)
+    return make.fit(np.zeros((3, tries))).centre_ + value / 3
+
+
+@pytest.mark.parametrize(("message", "caught"), [(Central(2.0, 1e-3), False), (HalfCentral(2.0, 1e-3), True)])
+def test_an_attack_on_what_a_trusted_server_tells(
+    message: Central, caught: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the box that would hide large noise."""
+    monkeypatch.setattr(Domain, "box", lambda self, values: values)
+    scores = [told_by_a_trusted_server(message, value, seed) for seed, value in enumerate((-1.0, 1.0))]
+    assert audit(scores[0], scores[1], message.epsilon, message.delta).disproved is caught
 
 
 def test_the_secure_source_is_uniform_and_normal() -> None:

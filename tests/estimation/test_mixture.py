@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tacit.errors import TacitError
-from tacit.estimation import MixtureMeans, lemma_radius
+from tacit.estimation import GaussianMeans, MixtureMeans, lemma_radius
 from tacit.estimation.bounds import mixture_mse
 from tacit.privacy.account import epsilon
 from tacit.privacy.messages import Central, LocalGaussian, Quantized, RandomisedResponse
@@ -113,6 +113,48 @@ def test_intervals_hold_the_posteriors_mass() -> None:
     truth, x = clients(10_000, 0.5, 7)
     low, high = MixtureMeans(centres=CENTRES, weights=SHARES, noise_variance=0.5).fit(x).intervals(0.9)
     assert np.mean((low <= truth) & (truth <= high)) >= 0.89
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("within", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("gap", [0.25, 1.0, 3.0])
+def test_intervals_of_unequal_clients_cover(gap: float, within: float, learned: bool) -> None:
+    """Nominal 95%; at least that for kinds that are points, where an interval often holds one for certain."""
+    covered = []
+    for seed in range(3):
+        draw = np.random.default_rng(seed)
+        sizes, centres = draw.integers(1, 30, 800), np.array([[0.0], [gap]])
+        truth = centres[draw.choice(2, 800, p=[0.7, 0.3])] + math.sqrt(within) * draw.normal(size=(800, 1))
+        x = truth + np.sqrt(1 / sizes)[:, None] * draw.normal(size=truth.shape)
+        known = {} if learned else {"centres": centres, "weights": [0.7, 0.3], "within_variance": within}
+        low, high = MixtureMeans(noise_variance=1.0, seed=seed, **known).fit(x, sizes=sizes).intervals()
+        covered.append(np.mean((low <= truth) & (truth <= high)))
+    assert np.mean(covered) >= (0.93 if learned else 0.95 - 3 * math.sqrt(0.05 * 0.95 / 2400))
+    if within and not learned:
+        assert np.mean(covered) == pytest.approx(0.95, abs=3 * math.sqrt(0.05 * 0.95 / 2400))
+
+
+def test_clients_that_differ_within_their_kind_are_not_forced_together() -> None:
+    """The paper's model is confident and wrong here: far worse than local, and its intervals miss."""
+    draw = np.random.default_rng(0)
+    centres = np.array([[-1.0], [1.0]])
+    truth = centres[draw.choice(2, 3000)] + 0.7 * draw.normal(size=(3000, 1))
+    x = truth + math.sqrt(1 / 20) * draw.normal(size=truth.shape)
+    learned, points = (
+        MixtureMeans(noise_variance=1.0, seed=0, within_variance=within).fit(x, sizes=20) for within in (None, 0.0)
+    )
+    assert learned.within_variance_ == pytest.approx(0.49, rel=0.15)
+    gains = [found.compare(truth)["personal"].measured_gain or 0.0 for found in (learned, points)]
+    assert gains[0] > 0 > -1 > gains[1]
+
+
+def test_kinds_that_do_not_show_are_one_kind_and_the_gaussian_estimate() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(2000, 2)) * math.sqrt(0.2 + 0.1)
+    found = MixtureMeans(n_kinds=3, noise_variance=1.0, seed=0).fit(x, sizes=5)
+    assert len(found.centres_) == 1
+    other = GaussianMeans(noise_variance=1.0).fit(x, sizes=5)
+    assert found.estimates_ == pytest.approx(other.estimates_, abs=0.05)
 
 
 def test_clients_that_are_all_alike_give_numbers() -> None:

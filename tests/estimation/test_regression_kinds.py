@@ -15,6 +15,7 @@ from tacit.estimation.regression_cluster import cluster, shares_at, toward_prior
 from tacit.estimation.regression_data import read_rows
 from tacit.estimation.regression_logit import beliefs, prepare
 from tacit.estimation.regression_model import Prior
+from tacit.estimation.regression_worlds import world_of
 from tacit.privacy.messages import Central, LocalGaussian
 from tests.estimation.test_regression import World
 
@@ -52,18 +53,43 @@ def classes(seed: int = 0, prior: float = 0.5) -> tuple[World, np.ndarray]:
     return world, (np.random.default_rng(seed).random(len(chance)) < chance).astype(float)
 
 
-def test_logistic_regressions_beat_local_and_global_and_say_by_how_much() -> None:
-    world, y = classes()
-    found = LogisticRegressions().fit(world.x, y, groups=world.groups)
-    told = found.compare(world.truth)
-    errors = [told[name].measured_mse or 0.0 for name in ("personal", "local", "global")]
-    assert errors[0] < 0.9 * min(errors[1:])
-    assert told["personal"].expected_mse == pytest.approx(errors[0], rel=0.15)
-    assert found.prior_variance_ == pytest.approx(0.5, rel=0.25)
-    best = LogisticRegressions(mean=world.mean, prior_variance=0.5).fit(world.x, y, groups=world.groups)
-    assert errors[0] < 1.05 * np.square(best.estimates_ - world.truth).sum(1).mean()
-    low, high = found.intervals(0.9)
-    assert np.mean((low <= world.truth) & (world.truth <= high)) == pytest.approx(0.9, abs=0.03)
+def surely_positive(values: np.ndarray) -> bool:
+    """The mean is above 0 by more than three standard errors."""
+    return float(values.mean()) > 3 * values.std(ddof=1) / math.sqrt(len(values))
+
+
+def by_chance(values: np.ndarray) -> bool:
+    """The mean is 0 within three standard errors."""
+    return not surely_positive(values) and not surely_positive(-values)
+
+
+def test_under_a_known_prior_the_expected_error_is_the_measured_one() -> None:
+    excess, inside = [], []
+    for seed in range(4):
+        world, y = classes(seed)
+        found = LogisticRegressions(mean=world.mean, prior_variance=0.5).fit(world.x, y, groups=world.groups)
+        excess.append(np.square(found.estimates_ - world.truth).sum(1) - found.expected_mse_)
+        low, high = found.intervals(0.9)
+        inside.append(((low <= world.truth) & (world.truth <= high)).mean(axis=1) - 0.9)
+    assert by_chance(np.concatenate(excess))
+    assert by_chance(np.concatenate(inside))
+
+
+def test_logistic_regressions_beat_local_and_global_at_the_expected_error() -> None:
+    """The learned variance is off by a fifth or so in each world of 300 clients, in either direction."""
+    told, cost = [], []
+    for seed in range(8):
+        world, y = classes(seed)
+        found = LogisticRegressions().fit(world.x, y, groups=world.groups)
+        known = LogisticRegressions(mean=world.mean, prior_variance=0.5).fit(world.x, y, groups=world.groups)
+        estimates = (found.estimates_, known.estimates_, found.local_, found.global_)
+        personal, best, local, everyone = (np.square(each - world.truth).sum(1) for each in estimates)
+        assert surely_positive(local - personal)
+        assert surely_positive(everyone - personal)
+        told.append(found.expected_mse_.mean() / personal.mean() - 1)
+        cost.append(personal.mean() / best.mean() - 1)
+    assert by_chance(np.array(told))
+    assert np.mean(cost) < 0.05
 
 
 def test_new_rows_are_told_apart_better_by_personal_coefficients() -> None:
@@ -175,7 +201,24 @@ def test_em_finds_two_planted_groups(task: str) -> None:
     assert found.centres_ == pytest.approx(world.centres, abs=0.2)
     assert np.mean(found.shares_.argmax(1) == world.kind) > 0.95
     assert world.error(found.estimates_) < 0.3 * min(world.error(found.local_), world.error(found.global_))
-    assert found.expected_mse_.mean() == pytest.approx(world.error(found.estimates_), rel=0.3)
+
+
+@pytest.mark.parametrize("task", ["linear", "logistic"])
+def test_under_the_true_mixture_the_posteriors_variance_is_the_error(task: str) -> None:
+    excess = []
+    for seed in range(3):
+        kinds = Kinds(2000, seed=seed)
+        world = world_of(task, read_rows(kinds.x, kinds.y[task], kinds.groups, None), 1.0)
+        mixed = world.mix(Prior(np.array([0.7, 0.3]), kinds.centres, np.full(2, 0.09), 1.0))
+        excess.append(np.square(mixed.estimates - kinds.truth).sum(1) - mixed.variance.sum(1))
+    assert by_chance(np.concatenate(excess))
+
+
+def test_a_linear_mixture_that_was_learned_expects_the_error_that_it_has() -> None:
+    for seed in range(3):
+        world = Kinds(seed=seed)
+        found = world.fit("linear", restarts=1)
+        assert by_chance(np.square(found.estimates_ - world.truth).sum(1) - found.expected_mse_)
 
 
 @pytest.mark.parametrize("solver", ["cluster", "discrete"])

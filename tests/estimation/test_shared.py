@@ -1,5 +1,6 @@
 """Conventions that every estimator of the room keeps, and bad input that none of them accepts."""
 
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,14 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from tacit.errors import TacitError
-from tacit.estimation import BernoulliRates, GaussianMeans, MixtureMeans
+from tacit.estimation import (
+    BernoulliRates,
+    GaussianMeans,
+    LinearRegressions,
+    LogisticRegressions,
+    MixtureMeans,
+    MixturePriorRegressions,
+)
 from tacit.estimation.collect import BLOCK, likely
 from tacit.estimation.sums import Sums
 from tacit.privacy.messages import Central, LocalGaussian, Quantized, RandomisedResponse
@@ -20,6 +28,32 @@ DRAW = np.random.default_rng(0)
 VALUES = DRAW.normal(size=(60, 2)) * 0.3
 COUNTS = DRAW.binomial(8, DRAW.beta(3, 3, 60)).astype(float)
 
+# 20 clients of 1 to 9 rows: fewer rows than coefficients, and more
+OWNER = np.repeat(np.arange(20), DRAW.integers(1, 10, 20))
+ROWS = DRAW.normal(size=(len(OWNER), 3))
+TARGETS = np.einsum("nd,nd->n", ROWS, (1 + 0.3 * DRAW.normal(size=(20, 3)))[OWNER]) + 0.5 * DRAW.normal(size=len(OWNER))
+
+
+def regress(estimator: Any, x: Any) -> Any:
+    return estimator.fit(x, TARGETS, groups=OWNER)
+
+
+def classify(estimator: Any, x: Any) -> Any:
+    return estimator.fit(x, (TARGETS > 0) * 1.0, groups=OWNER)
+
+
+REGRESSIONS: list[tuple[Any, Fit, Any]] = [
+    (LinearRegressions(), regress, ROWS),
+    (LinearRegressions(solver="gradient", steps=50), regress, ROWS),
+    (LinearRegressions(mean=np.ones(3), prior_variance=0.1, noise_variance=0.2), regress, ROWS),
+    (LinearRegressions(message=LocalGaussian(2.0, 1e-5), rounds=4, seed=1), regress, ROWS),
+    (LogisticRegressions(steps=20), classify, ROWS),
+    (LogisticRegressions(solver="gradient", steps=50), classify, ROWS),
+    (LogisticRegressions(message=Central(2.0, 1e-5), rounds=4, seed=1), classify, ROWS),
+    (MixturePriorRegressions(restarts=1, steps=20, seed=1), regress, ROWS),
+    (MixturePriorRegressions(task="logistic", solver="cluster", rounds=3, seed=1), classify, ROWS),
+    (MixturePriorRegressions(task="logistic", solver="discrete", rounds=3, seed=1), classify, ROWS),
+]
 MAKERS: list[tuple[Any, Fit, Any]] = [
     (GaussianMeans(noise_variance=0.2), lambda e, x: e.fit(x, sizes=4), VALUES),
     (
@@ -33,7 +67,9 @@ MAKERS: list[tuple[Any, Fit, Any]] = [
     (BernoulliRates(moments="as-published"), lambda e, x: e.fit(x, trials=8), COUNTS),
     (MixtureMeans(noise_variance=0.1, seed=1), lambda e, x: e.fit(x, sizes=4), VALUES),
 ]
+MAKERS += REGRESSIONS
 EACH = pytest.mark.parametrize(("make", "fit", "x"), MAKERS, ids=[repr(m[0]) for m in MAKERS])
+EACH_REGRESSION = pytest.mark.parametrize(("make", "fit", "x"), REGRESSIONS, ids=[repr(m[0]) for m in REGRESSIONS])
 
 
 @EACH
@@ -43,6 +79,28 @@ def test_an_estimator_can_be_cloned_and_keeps_its_parameters(make: Any, fit: Fit
     assert fit(copy, x) is copy
     assert repr(copy.get_params()) == repr(make.get_params())
     assert copy.set_params(**make.get_params()) is copy
+
+
+@EACH
+def test_parameters_are_keywords_that_can_be_read_and_set(make: Any, fit: Fit, x: Any) -> None:
+    kind, given = type(make), make.get_params()
+    assert set(given) == set(inspect.signature(kind).parameters)
+    assert kind().set_params(**given).get_params() == given
+    with pytest.raises(TypeError):
+        kind(0.5)
+    with pytest.raises(ValueError, match="nonsense"):
+        make.set_params(nonsense=1)
+
+
+@EACH
+def test_only_a_fit_leaves_learned_attributes(make: Any, fit: Fit, x: Any) -> None:
+    fresh: Any = clone(make)
+    learned = [name for name in vars(fresh) if name.endswith("_")]
+    assert learned == []
+    found = fit(fresh, x)
+    kept = {name for name in vars(found) if not name.startswith("_")} - set(make.get_params())
+    assert kept
+    assert all(name.endswith("_") for name in kept)
 
 
 @EACH
@@ -86,8 +144,52 @@ def test_an_estimator_that_learned_nothing_says_so(make: Any, fit: Fit, x: Any) 
 def test_values_that_are_not_numbers_are_refused(make: Any, fit: Fit, x: Any, bad: float) -> None:
     broken = x.copy()
     broken[3] = bad
-    with pytest.raises(TacitError, match="client 3"):
+    with pytest.raises(TacitError, match=f"client {OWNER[3] if x is ROWS else 3}"):
         fit(clone(make), broken)
+
+
+@EACH_REGRESSION
+def test_rows_of_a_client_are_its_own_wherever_they_stand(make: Any, fit: Fit, x: Any) -> None:
+    """Clients of unequal size; a row order that mixes them all."""
+    mixed = np.random.default_rng(1).permutation(len(OWNER))
+    y = TARGETS if fit is regress else (TARGETS > 0) * 1.0
+    again: Any = clone(make)
+    other = again.fit(x[mixed], y[mixed], groups=OWNER[mixed])
+    assert other.estimates_ == pytest.approx(fit(clone(make), x).estimates_, abs=1e-6)
+    assert other.n_clients_ == 20
+
+
+@EACH_REGRESSION
+def test_one_client_alone_learns_no_prior_but_uses_a_known_one(make: Any, fit: Fit, x: Any) -> None:
+    y = TARGETS if fit is regress else (TARGETS > 0) * 1.0
+    one: Any = clone(make)
+    if "mean" in one.get_params() and one.mean is not None:
+        assert np.isfinite(one.fit(x[:5], y[:5], groups=np.zeros(5)).estimates_).all()
+        return
+    with pytest.raises(TacitError, match="client"):
+        one.fit(x[:5], y[:5], groups=np.zeros(5))
+
+
+@EACH_REGRESSION
+@pytest.mark.parametrize("flaw", ["constant targets", "one column is another", "a client's rows are all 0"])
+def test_no_variance_and_singular_designs_never_give_nan(make: Any, fit: Fit, x: Any, flaw: str) -> None:
+    design, y = x.copy(), TARGETS if fit is regress else (TARGETS > 0) * 1.0
+    if flaw == "constant targets":
+        y = np.ones(len(y))
+    elif flaw == "one column is another":
+        design[:, 2] = design[:, 1]
+    else:
+        design[OWNER == 4] = 0.0
+    flawed: Any = clone(make)
+    try:
+        found = flawed.fit(design, y, groups=OWNER)
+    except TacitError as refused:
+        if flaw != "one column is another" or "coefficients open" not in str(refused):
+            raise
+        return
+    low, high = found.intervals()
+    for values in (low, high, found.estimates_, found.local_, found.expected_mse_, found.local_mse_):
+        assert np.isfinite(values).all()
 
 
 @pytest.mark.parametrize("x", [np.zeros((0, 2)), np.zeros((2, 2, 2)), [["a", "b"]], 3.0])

@@ -1,5 +1,6 @@
 """Personal rates of Bernoulli clients: Section 2.2, with a debiased prior variance, for unequal trials."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -9,13 +10,14 @@ from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_choice, check_fitted, check_several, check_share, check_vector
 from tacit.estimation.collect import Model
 from tacit.estimation.learned import Learned
-from tacit.estimation.linear import LinearShrinkage, Moments, check_delta
+from tacit.estimation.linear import LinearShrinkage, check_delta
 from tacit.estimation.published import published_rates
-from tacit.privacy.messages import Domain, Message
+from tacit.privacy.messages import Domain
 
 UNIT = Domain(0.5, 0.5)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BernoulliRates(LinearShrinkage):
     """Clients' rates p_i from a prior on [0, 1]: the best linear estimate of each; for Beta priors, the best of all.
 
@@ -25,23 +27,6 @@ class BernoulliRates(LinearShrinkage):
     clients then sends (Z / n - 1/2)^2, which lies in [0, 1/4], instead of Z / n. Some clients need two trials.
     `moments`: "debiased", or "as-published", the paper's formulas to the letter. `seed` as for `GaussianMeans`.
     """
-
-    trials_: Array
-
-    def __init__(
-        self,
-        *,
-        prior_mean: float | None = None,
-        prior_variance: float | None = None,
-        message: Message | None = None,
-        moments: Moments = "debiased",
-        seed: int | None = None,
-    ) -> None:
-        self.prior_mean = prior_mean
-        self.prior_variance = prior_variance
-        self.message = message
-        self.moments: Moments = moments
-        self.seed = seed
 
     def fit(self, X: ArrayLike, y: Any = None, *, trials: ArrayLike) -> Self:
         """`X` are successes, one number a client, out of `trials` (a number for all, or one each)."""

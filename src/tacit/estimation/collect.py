@@ -7,7 +7,8 @@ How the variance of the prior is learned depends on the message (`Message.square
   joint   from a further coordinate, the squared norm, under the same noise (`Domain.lifted`).
   split   a random half of the clients sends its square instead of its value.
 The last two are noisy. The weight is best for the mean of what the variance may be (flat above 0, given its estimate
-and that estimate's standard deviation), so that a low draw does not pull everybody to the centre.
+and that estimate's standard deviation), so that a low draw does not pull everybody to the centre; and nobody moves
+farther than does no harm at the variance's upper confidence limit, `SURE` standard deviations above (`Learned.pull`).
 """
 
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from tacit.estimation.sums import Sums
 from tacit.privacy.messages import Domain, Message, source
 
 Array = NDArray[np.float64]
+SURE = 3.0
 BLOCK = 1 << 16
 """Clients whose messages share a stream of randomness: results do not depend on how a table was cut in chunks."""
 
@@ -61,6 +63,16 @@ class Collector:
     def split(self) -> bool:
         return self.learn_square and self.message.squares == "split"
 
+    @property
+    def square_step(self) -> float:
+        """By how much one client's next higher answer moves the mean square; 0 where answers are not counted."""
+        return self.message.step(self._square_domain) / self.squares.clients / self.domain.dimension
+
+    @property
+    def _square_domain(self) -> Domain:
+        half = self.domain.radius**2 / 2
+        return Domain(half, half, self.domain.dimension)
+
     def inside(self, block: int, clients: int) -> Array:
         """1 for clients that send their value, 0 for those that send their square instead."""
         if not self.split:
@@ -78,29 +90,45 @@ class Collector:
             sent = sent[:, :-1]
         self.values += Sums.of(sent, sizes[first])
         if self.split:
-            half = self.domain.radius**2 / 2
-            where = Domain(half, half, self.domain.dimension)
-            self.squares += Sums.of(self.message.send(squares[~first], where, draw), sizes[~first])
+            self.squares += Sums.of(self.message.send(squares[~first], self._square_domain, draw), sizes[~first])
         self.blocks, self.clients = self.blocks + 1, self.clients + len(values)
 
 
 class Moment(NamedTuple):
-    """An estimate M of t + v averaged with h = mean of 1/n, and its standard deviation (0: the spread itself)."""
+    """An estimate M of t + v averaged with h = mean of 1/n, and its standard deviation (0: the spread itself).
+
+    `step` is what one more answer adds, where answers are counted: a low count then looks more certain than it is.
+    """
 
     total: float
     inverse_size: float
     std: float
+    step: float = 0.0
 
 
-def solve(moment: Moment, model: Model) -> float:
-    """The prior variance t that the moment implies: t + (noise - slope t) h = M, at least 0."""
+class Variance(NamedTuple):
+    """What a prior's variance is taken for, and what it hardly exceeds."""
+
+    taken: float
+    most: float
+
+
+def solve(moment: Moment, model: Model) -> Variance:
+    """The prior variance t that the moment implies: t + (noise - slope t) h = M, at least 0.
+
+    For a count, the mean of a Poisson rate given the count (one step more), and Wilson's upper limit.
+    """
     scale = 1 - model.slope * moment.inverse_size
     if scale <= 0:
-        return 0.0
+        return Variance(0.0, 0.0)
     plain = (moment.total - model.noise * moment.inverse_size) / scale
-    if moment.std > 0:
-        return likely(plain, moment.std / scale, model.most)
-    return float(np.clip(plain, 0.0, model.most))
+    if not moment.std > 0:
+        return Variance(*[float(np.clip(plain, 0.0, model.most))] * 2)
+    std, step = moment.std / scale, moment.step / scale
+    taken = likely(plain + step, float(np.hypot(std, step)), model.most)
+    skew = SURE**2 / 2 * step
+    upper = max(plain, 0.0) + skew + float(np.hypot(SURE * std, skew))
+    return Variance(taken, min(max(upper, taken), model.most))
 
 
 def likely(estimate: float, std: float, most: float = np.inf) -> float:
@@ -128,7 +156,7 @@ def spread_moment(sums: Sums, model: Model, message_variance: float, inflate: bo
     first = weighted(None)
     if len(sums.sizes) == 1:
         return first, freedom > 2
-    return weighted(precision(sums, solve(first, model), model, message_variance)), freedom > 2
+    return weighted(precision(sums, solve(first, model).taken, model, message_variance)), freedom > 2
 
 
 def square_moment(collector: Collector, centre: Array, server: Array, server_variance: float) -> Moment:
@@ -150,12 +178,13 @@ def square_moment(collector: Collector, centre: Array, server: Array, server_var
         scatter = float(squares.spread.sum()) / max(count - 1, 1) / count / dimension**2
     unsure = spread / values.clients + server_variance
     std = np.sqrt(scatter + 4 * away * unsure / dimension + 2 * unsure**2 / dimension) + 1e-150
-    return Moment(mean - away + unsure, float(values.counts @ (1 / values.sizes)) / values.clients, float(std))
+    inverse = float(values.counts @ (1 / values.sizes)) / values.clients
+    return Moment(mean - away + unsure, inverse, float(std), collector.square_step)
 
 
 def conclude(
     centre: Array,
-    prior_variance: float,
+    prior: Variance,
     model: Model,
     sums: Sums,
     message_variance: float,
@@ -165,7 +194,7 @@ def conclude(
     trusted: bool,
 ) -> Learned:
     """Weights of the clients in the centre, and how far the centre may be from the truth."""
-    total = _total(sums, prior_variance, model, message_variance)
+    total = _total(sums, prior.taken, model, message_variance)
     if not by_size or total.min() <= 0:
         share, by_size = 1 / sums.clients, False
         variance = float(sums.counts @ total) / sums.clients**2
@@ -173,7 +202,8 @@ def conclude(
         share = variance = 1 / float(sums.counts @ (1 / total))
     return Learned(
         centre=centre,
-        prior_variance=prior_variance,
+        prior_variance=prior.taken,
+        most_variance=prior.most,
         noise=model.noise,
         slope=model.slope,
         message_variance=message_variance,

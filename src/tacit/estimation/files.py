@@ -86,7 +86,7 @@ def numbers(frame: "pd.DataFrame", column: str, first: int) -> NDArray[np.float6
     values = np.asarray(pd.to_numeric(frame[column], errors="coerce"), dtype=np.float64)
     if not np.isfinite(values).all():
         at = int(np.argmin(np.isfinite(values)))
-        raise TacitError(f"row {first + at + 1} has {frame[column].iloc[at]!r} as {column}: mend it or leave it out")
+        raise TacitError(f"row {first + at + 1} has '{frame[column].iloc[at]}' as {column}: mend it or leave it out")
     return values
 
 

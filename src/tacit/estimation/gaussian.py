@@ -1,6 +1,7 @@
 """Personal means of Gaussian clients: Theorems 1 and 2, for unequal sizes and many dimensions."""
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -9,10 +10,11 @@ from numpy.typing import ArrayLike
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_matrix, check_positive, check_several, check_sizes, codes_of
 from tacit.estimation.collect import Model
-from tacit.estimation.linear import LinearShrinkage, Moments
-from tacit.privacy.messages import Domain, Exact, Message
+from tacit.estimation.linear import LinearShrinkage
+from tacit.privacy.messages import Domain, Exact
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GaussianMeans(LinearShrinkage):
     """Clients' means theta_i ~ N(mu, t I), samples ~ N(theta_i, noise I): each client moves toward the common mean.
 
@@ -26,27 +28,8 @@ class GaussianMeans(LinearShrinkage):
     of one dimension) the prior's variance cannot be learned safely: nobody moves.
     """
 
-    noise_variance_: float
-    sizes_: Array
-
-    def __init__(
-        self,
-        *,
-        prior_mean: Any = None,
-        prior_variance: float | None = None,
-        noise_variance: float | None = None,
-        message: Message | None = None,
-        radius: float | None = None,
-        moments: Moments = "debiased",
-        seed: int | None = None,
-    ) -> None:
-        self.prior_mean = prior_mean
-        self.prior_variance = prior_variance
-        self.noise_variance = noise_variance
-        self.message = message
-        self.radius = radius
-        self.moments: Moments = moments
-        self.seed = seed
+    noise_variance: float | None = None
+    radius: float | None = None
 
     def fit(self, X: ArrayLike, y: Any = None, *, groups: ArrayLike | None = None, sizes: ArrayLike = 1) -> Self:
         """Rows are samples of the clients that `groups` names; without it, each row is a client's mean of `sizes`."""

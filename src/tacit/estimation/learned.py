@@ -26,6 +26,7 @@ class Learned:
 
     centre: Array  # [dimension]
     prior_variance: float  # t
+    most_variance: float  # what t hardly exceeds, by its uncertainty; t itself where that is known or counted in
     noise: float
     slope: float
     message_variance: float  # added to each message that enters the centre
@@ -40,7 +41,7 @@ class Learned:
 
     def own_variance(self, sizes: Array) -> Array:
         """v of clients with these numbers of samples."""
-        return max(self.noise - self.slope * self.prior_variance, 0.0) / sizes
+        return self._own(self.prior_variance, sizes)
 
     def weight(self, sizes: Array) -> Array:
         """w of clients with these numbers of samples whose message entered the centre."""
@@ -50,12 +51,14 @@ class Learned:
         return self.share / np.where(total > 0, total, 1.0)
 
     def pull(self, sizes: Array, weight: Array) -> Array:
-        """The best b, from 0 (local) to 1 (the centre); 0 where nothing is to be gained."""
-        own = self.own_variance(sizes)
-        total = (1 - 2 * weight) * (self.prior_variance + own) + self.centre_variance
+        """The best b, from 0 (local) to 1 (the centre), but never more than does no harm at `most_variance`.
+
+        The error is a parabola in b that is back at its start, the local error, at twice the best b.
+        """
         if not self.trusted:
             return np.zeros(len(sizes))
-        return np.clip(np.divide((1 - weight) * own, total, out=np.zeros(len(sizes)), where=total > 0), 0.0, 1.0)
+        harmless = 2 * self._best(self.most_variance, sizes, weight)
+        return np.clip(np.minimum(self._best(self.prior_variance, sizes, weight), harmless), 0.0, 1.0)
 
     def error(self, sizes: Array, weight: Array, pull: Array | float) -> Array:
         """Expected squared error, summed over the dimension, of clients that are pulled by `pull`."""
@@ -63,6 +66,15 @@ class Learned:
         others = keep * self.prior_variance + self.centre_variance - weight**2 * (self.prior_variance + own)
         one = np.square(1 - pull * (1 - weight)) * own + np.square(pull) * np.maximum(others, 0.0)
         return self.dimension * one
+
+    def _own(self, prior_variance: float, sizes: Array) -> Array:
+        return max(self.noise - self.slope * prior_variance, 0.0) / sizes
+
+    def _best(self, prior_variance: float, sizes: Array, weight: Array) -> Array:
+        """The minimum of the error, if the truths vary by `prior_variance`; 0 where nothing is to be gained."""
+        own = self._own(prior_variance, sizes)
+        total = (1 - 2 * weight) * (prior_variance + own) + self.centre_variance
+        return np.divide((1 - weight) * own, total, out=np.zeros(len(sizes)), where=total > 0)
 
 
 class Answers(NamedTuple):

@@ -7,6 +7,7 @@ server concludes) and `answer` (each client for itself).
 import math
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -17,6 +18,7 @@ from tacit.estimation.collect import (
     BLOCK,
     Collector,
     Model,
+    Variance,
     conclude,
     precision,
     solve,
@@ -29,16 +31,15 @@ from tacit.privacy.messages import Domain, Exact, Message, source
 Moments = Literal["debiased", "as-published"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearShrinkage(PersonalEstimator):
     """A subclass says what its values are, where they lie, and how they vary around a client's truth."""
 
-    prior_mean: Any
-    prior_variance: float | None
-    message: Message | None
-    moments: Moments
-    seed: int | None
-    pull_: Array
-    learned_: Learned
+    prior_mean: Any = None
+    prior_variance: float | None = None
+    message: Message | None = None
+    moments: Moments = "debiased"
+    seed: int | None = None
 
     # what a subclass must say
 
@@ -135,9 +136,9 @@ class LinearShrinkage(PersonalEstimator):
             raise TacitError(f"prior_mean {self.prior_mean!r} must be finite")
         return centre
 
-    def _exactly(self, centre: Array, prior_variance: float) -> Learned:
-        model = self._model(centre)
-        return Learned(centre, prior_variance, model.noise, model.slope, 0.0, 0.0, 0.0, False, True)
+    def _exactly(self, centre: Array, prior_variance: float, most: float | None = None) -> Learned:
+        model, most = self._model(centre), prior_variance if most is None else most
+        return Learned(centre, prior_variance, most, model.noise, model.slope, 0.0, 0.0, 0.0, False, True)
 
     def _learn(self, collector: Collector) -> Learned:
         check_several(collector.clients, "a prior")
@@ -149,11 +150,11 @@ class LinearShrinkage(PersonalEstimator):
         added, uniform = message.variance(domain), message.server_std(domain) > 0
         rough = self._clip(sums.mean() + noise[:-1])
         prior, trusted = self._prior(collector, rough, noise[-1:], added, server_variance)
-        weights = None if uniform else precision(sums, prior, self._model(rough), added)
+        weights = None if uniform else precision(sums, prior.taken, self._model(rough), added)
         centre = self._clip(sums.mean(weights) + noise[:-1])
         model = self._model(centre)
         found = conclude(centre, prior, model, sums, added, server_variance, by_size=not uniform, trusted=trusted)
-        return found if self.prior_mean is None else self._exactly(self._given_centre(domain.dimension), prior)
+        return found if self.prior_mean is None else self._exactly(self._given_centre(domain.dimension), *prior)
 
     def _clip(self, centre: Array) -> Array:
         """A centre outside the domain can only come from noise."""
@@ -168,16 +169,19 @@ class LinearShrinkage(PersonalEstimator):
 
     def _prior(
         self, collector: Collector, centre: Array, noise: Array, added: float, server: float
-    ) -> tuple[float, bool]:
+    ) -> tuple[Variance, bool]:
         """The prior variance, given or learned in the way that the message allows."""
         model, sums = self._model(centre), collector.values
         if self.prior_variance is not None:
-            return check_positive("prior_variance", self.prior_variance, zero=True), True
+            given = check_positive("prior_variance", self.prior_variance, zero=True)
+            return Variance(given, given), True
         if self.moments == "as-published":
-            return spread_moment(sums, Model(0.0), 0.0, inflate=False)[0].total, True
+            seen = spread_moment(sums, Model(0.0), 0.0, inflate=False)[0].total
+            return Variance(seen, seen), True
         if self.message_.squares == "exact":
             moment, trusted = spread_moment(sums, model, added)
-            return solve(moment, model), trusted
+            taken = solve(moment, model).taken  # moves with the clients' own errors, as James and Stein's: no limit
+            return Variance(taken, taken), trusted
         return solve(square_moment(collector, centre, noise, server), model), True
 
 

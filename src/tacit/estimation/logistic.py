@@ -1,34 +1,25 @@
 """A logistic regression for each of many clients, shrunk toward what they have in common."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from tacit.errors import TacitError
-from tacit.estimation.base import (
-    Array,
-    check_choice,
-    check_count,
-    check_fitted,
-    check_matrix,
-    check_positive,
-    check_several,
-    check_vector,
-)
+from tacit.estimation.base import Array, check_fitted, check_matrix, check_positive
 from tacit.estimation.logistic_learn import descend_logit, learn_logit_em, logit_evidence, pooled_logit, unit_variance
-from tacit.estimation.regression import SOLVERS, letters_of
-from tacit.estimation.regression_data import Rows, read_rows, spread
-from tacit.estimation.regression_learn import Given, floor_under
+from tacit.estimation.regression_data import Rows, spread
+from tacit.estimation.regression_learn import Given
 from tacit.estimation.regression_logit import Logits, beliefs, local_logit_mse, prepare
 from tacit.estimation.regression_model import Prior, unpack
-from tacit.estimation.regression_predict import Regressions
-from tacit.estimation.regression_private import Learned, Letters, learn
-from tacit.privacy.messages import Domain, Message
+from tacit.estimation.regression_private import Learned, learn
+from tacit.estimation.regression_settings import OnePrior
+from tacit.privacy.messages import Message
 
 
-class LogisticRegressions(Regressions):
+@dataclass(kw_only=True, eq=False, repr=False)
+class LogisticRegressions(OnePrior):
     """theta_i ~ N(mean, prior_variance I); a row is of class 1 with probability sigmoid(x . theta_i).
 
     A client's estimate is its posterior mean, its error the posterior's, both by the nearest Gaussian. What is not
@@ -40,52 +31,20 @@ class LogisticRegressions(Regressions):
         order. Other parameters as for `LinearRegressions`; `guess` is the public prior variance to start from.
     """
 
-    def __init__(
-        self,
-        *,
-        mean: ArrayLike | None = None,
-        prior_variance: float | None = None,
-        solver: str = "em",
-        steps: int = 200,
-        tolerance: float = 1e-7,
-        floor: float | None = None,
-        step: float = 0.5,
-        scaled: bool = True,
-        message: Message | None = None,
-        rounds: int = 12,
-        radius: float = 1.0,
-        guess: float = 1.0,
-        local_variance: float = 1.0,
-        seed: int | None = None,
-    ) -> None:
-        self.mean = mean
-        self.prior_variance = prior_variance
-        self.solver = solver
-        self.steps = steps
-        self.tolerance = tolerance
-        self.floor = floor
-        self.step = step
-        self.scaled = scaled
-        self.message = message
-        self.rounds = rounds
-        self.radius = radius
-        self.guess = guess
-        self.local_variance = local_variance
-        self.seed = seed
+    steps: int = 200
+    tolerance: float = 1e-7
+    guess: float = 1.0
+    local_variance: float = 1.0
 
     def fit(self, X: Any, y: Any, groups: ArrayLike | None = None, offsets: ArrayLike | None = None) -> Self:
         """From a list of matrices and one of classes 0 and 1, or flat arrays with each row's client, or offsets."""
-        rows = read_rows(X, y, groups, offsets)
-        self.clients_, self.n_clients_, self.n_features_in_ = rows.names, len(rows.names), rows.x.shape[1]
-        data, given = prepare(rows), self._given()
-        self.log_likelihoods_: list[float] = []
-        self.n_iter_, self.converged_, self.mean_variance_ = 0, True, 0.0
-        letters = letters_of(self, self.message) if self.message else None
-        self._sends(self.message, Domain(self.radius, dimension=self.n_features_in_ + 3), self.rounds, given.complete)
+        rows = self._read(X, y, groups, offsets)
+        data = prepare(rows)
+        check_positive("local_variance", self.local_variance)
+        given = self._begin(Given(prior=self._known("prior_variance"), noise=1.0), numbers=3)
         if given.complete:
             return self._finish(data, given.over(Prior(np.ones(1), np.empty((1, 0)), np.ones(1), 1.0)))
-        check_several(self.n_clients_, "a prior")
-        return self._from_messages(data, given, letters) if letters else self._from_data(rows, data, given)
+        return self._from_messages(data, given, self.message) if self.message else self._from_data(rows, data, given)
 
     def predict_proba(self, X: ArrayLike, groups: ArrayLike) -> Array:
         """The chance of class 1 for each row, by its client's coefficients; by the shared ones for a new client."""
@@ -96,36 +55,23 @@ class LogisticRegressions(Regressions):
         """The likelier class of each row, 0 or 1."""
         return (self.predict_proba(X, groups) >= 0.5).astype(np.float64)
 
-    def _given(self) -> Given:
-        check_choice("solver", self.solver, SOLVERS)
-        check_count("steps", self.steps)
-        for name in ("step", "tolerance", "local_variance"):
-            check_positive(name, getattr(self, name))
-        if self.message is not None and self.solver != "em":
-            raise TacitError(f"solver {self.solver!r} sends no messages: use 'em', or leave out the message")
-        mean = None if self.mean is None else check_vector("mean", self.mean, self.n_features_in_)
-        known = self.prior_variance
-        return Given(mean, None if known is None else check_positive("prior_variance", known), 1.0)
-
     def _from_data(self, rows: Rows, data: Logits, given: Given) -> Self:
         unit = unit_variance(rows)
         mean = pooled_logit(rows, 100 * unit) if given.mean is None else given.mean
         start = given.over(Prior(np.ones(1), mean[None], np.array([unit]), 1.0))
-        share = self.floor if self.floor is not None else 1e-10 if self.solver == "em" else 0.1
-        floor = floor_under(start, check_positive("floor", share))
+        floor = self._floor(start)
         self.variance_floor_ = floor.prior
         if self.solver == "gradient":
             self.n_iter_ = self.steps
             return self._finish(data, *descend_logit(data, given, start, floor, self.step, self.steps, self.scaled))
         found = learn_logit_em(data, given, start, floor, self.tolerance, self.steps)
-        self.log_likelihoods_, self.n_iter_, self.converged_ = found.heights, found.steps, found.converged
+        self._climbed(found)
         return self._finish(data, given.over(unpack(found.point, 1, floor)))
 
-    def _from_messages(self, data: Logits, given: Given, letters: Letters) -> Self:
-        mean = np.zeros(self.n_features_in_) if given.mean is None else given.mean
-        start = Learned(mean, np.array([given.prior or check_positive("guess", self.guess)]))
-        found = learn(logit_evidence(data, given), start, letters, given.mean is not None)
-        self.n_iter_, self.mean_variance_ = letters.rounds, found.mean_variance
+    def _from_messages(self, data: Logits, given: Given, message: Message) -> Self:
+        start = Learned(self._first_mean(given), np.array([given.prior or check_positive("guess", self.guess)]))
+        found = learn(logit_evidence(data, given), start, self._letters(message), given.mean is not None)
+        self.n_iter_, self.mean_variance_ = self.rounds, found.mean_variance
         return self._finish(data, given.over(Prior(np.ones(1), found.mean[None], found.variances, 1.0)))
 
     def _finish(self, data: Logits, prior: Prior, theta: Array | None = None) -> Self:

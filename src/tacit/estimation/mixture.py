@@ -1,7 +1,8 @@
 """Personal means of clients that fall into a few kinds: Theorem 5 and Algorithm 1."""
 
 import math
-from typing import Any, Self, get_args
+from dataclasses import dataclass
+from typing import Any, Final, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,49 +19,43 @@ from tacit.estimation.base import (
     check_share,
     check_sizes,
     check_vector,
-    normal_intervals,
 )
 from tacit.estimation.gaussian import pool
 from tacit.estimation.kinds import Kinds, alternate, expectation_maximisation
 from tacit.estimation.linear import Moments, check_delta, guarantee
 from tacit.privacy.messages import Domain, Exact, Message, source
 
+_NOTHING_SENT: Final = "nothing is sent: the prior is known"
 
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class MixtureMeans(PersonalEstimator):
-    """Each client's mean is one of `n_kinds` centres: its estimate weighs them by how likely each one is.
+    """Each client's mean is at or near one of `n_kinds` centres: its estimate weighs them by how likely each one is.
 
     Parameters. `centres` and `weights` are learned where not given; `noise_variance` must be known, or learned from
-    `groups` without a message constraint. `message` as for `GaussianMeans`; private ones need `radius`, see
-    `lemma_radius`. `moments`: "debiased" learns from one message a client by expectation-maximisation that accounts for
-    the noise of sample and message; "as-published" is Algorithm 1, `rounds` times k-means of the clients' current
-    estimates: private messages are then calibrated so that all `rounds` of them together cost the stated epsilon.
+    `groups` without a message constraint. `within_variance`: by how much clients of a kind differ from its centre, the
+    same for every kind and coordinate: 0 is the paper's model; None learns it with the centres, and is 0 where they are
+    given. `message` as for `GaussianMeans`; private ones need `radius`, see `lemma_radius`. `moments`: "debiased"
+    learns from one message a client by expectation-maximisation that accounts for the noise of sample and message;
+    "as-published" is Algorithm 1, `rounds` times k-means of the clients' current estimates, no variance within kinds:
+    private messages are then calibrated so that all `rounds` of them together cost the stated epsilon.
 
     `expected_mse_` is each client's posterior variance, whose mean is Theorem 5's error if the prior is right. Learned
     centres are taken as known only as far as the messages tell (`kinds_.doubt`): behind much noise, clients stay local.
+    Where `within_variance` is learned and the messages show no kinds, there is one: `GaussianMeans`' estimate.
+    Intervals cover if the model holds; with a `within_variance` of 0 and clients that do differ they are too narrow.
     """
 
-    def __init__(
-        self,
-        *,
-        n_kinds: int = 2,
-        centres: Any = None,
-        weights: Any = None,
-        noise_variance: float | None = None,
-        message: Message | None = None,
-        radius: float | None = None,
-        moments: Moments = "debiased",
-        rounds: int = 10,
-        seed: int | None = None,
-    ) -> None:
-        self.n_kinds = n_kinds
-        self.centres = centres
-        self.weights = weights
-        self.noise_variance = noise_variance
-        self.message = message
-        self.radius = radius
-        self.moments: Moments = moments
-        self.rounds = rounds
-        self.seed = seed
+    n_kinds: int = 2
+    centres: Any = None
+    weights: Any = None
+    noise_variance: float | None = None
+    within_variance: float | None = None
+    message: Message | None = None
+    radius: float | None = None
+    moments: Moments = "debiased"
+    rounds: int = 10
+    seed: int | None = None
 
     def fit(self, X: ArrayLike, y: Any = None, *, groups: ArrayLike | None = None, sizes: ArrayLike = 1) -> Self:
         """Rows are samples of the clients that `groups` names; without it, each row is a client's mean of `sizes`."""
@@ -78,21 +73,12 @@ class MixtureMeans(PersonalEstimator):
         return self
 
     def intervals(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Coordinate by coordinate the least and largest centre between the tails of the client's posterior; where
-        centres are in doubt, widened to the normal interval of the posterior's spread if that is wider."""
+        """Coordinate by coordinate, equal tails of the client's posterior: centres, or normals around doubtful ones."""
         check_fitted(self)
         tail = (1 - check_share("level", level)) / 2
-        low, high = np.empty((2, self.n_clients_, self.n_features_in_))
-        for at, column in enumerate(self.centres_.T):
-            order = np.argsort(column)
-            reached = np.cumsum(self.posterior_[:, order], axis=1)
-            low[:, at] = column[order][np.argmax(reached > tail, axis=1)]
-            high[:, at] = column[order][np.argmax(reached >= np.minimum(1 - tail, reached[:, -1:]), axis=1)]
-        low, high = low.reshape(self.estimates_.shape), high.reshape(self.estimates_.shape)
-        if self.kinds_.doubt is None:
-            return low, high
-        bottom, top = normal_intervals(self.estimates_, self.expected_mse_, level)
-        return np.minimum(low, bottom), np.maximum(high, top)
+        values = self.local_.reshape(self.n_clients_, self.n_features_in_)
+        low, high = self.kinds_.ends(values, self.local_mse_ / self.n_features_in_, tail)
+        return low.reshape(self.estimates_.shape), high.reshape(self.estimates_.shape)
 
     def predict(self, X: ArrayLike, sizes: ArrayLike = 1) -> Array:
         """Personal estimates of new clients, from their own means of `sizes` samples each."""
@@ -115,11 +101,13 @@ class MixtureMeans(PersonalEstimator):
         return self.noise_variance_
 
     def _learn(self, values: Array, own: Array) -> tuple[Kinds, str]:
-        k, d = check_count("n_kinds", self.n_kinds), values.shape[1]
+        k, d, within = check_count("n_kinds", self.n_kinds), values.shape[1], self.within_variance
+        within = None if within is None else check_positive("within_variance", within, zero=True)
         if self.centres is not None:
             centres = check_matrix("centres", np.reshape(self.centres, (-1, d)))
             given = np.full(len(centres), 1 / len(centres)) if self.weights is None else self.weights
-            return Kinds(centres, shares(given, len(centres))), "nothing is sent: the prior is known"
+            doubt = np.full(len(centres), within) if within else None
+            return Kinds(centres, shares(given, len(centres)), doubt, within or 0.0), _NOTHING_SENT
         if len(values) < max(k, 2):
             raise TacitError(f"{len(values)} clients cannot show {k} kinds: give centres and weights, or more clients")
         check_delta(self.message_, len(values))
@@ -132,7 +120,7 @@ class MixtureMeans(PersonalEstimator):
             return alternate(values, own, k, check_count("rounds", self.rounds), self.message_, domain, self.seed)
         sent = self.message_.send(values, domain, source(self.seed, "message", 0))
         added = self.message_.variance(domain)
-        return expectation_maximisation(sent, own + added, k, self.seed), guarantee(self.message_, domain)
+        return expectation_maximisation(sent, own + added, k, self.seed, within), guarantee(self.message_, domain)
 
     def _radius(self) -> float:
         if self.radius is None and not isinstance(self.message_, Exact):
@@ -141,14 +129,15 @@ class MixtureMeans(PersonalEstimator):
 
     def _store(self, kinds: Kinds, values: Array, own: Array, shape: tuple[int, ...]) -> None:
         self.kinds_, self.centres_, self.weights_ = kinds, kinds.centres, kinds.weights
-        self.n_clients_, self.n_features_in_ = values.shape
+        self.n_clients_, self.n_features_in_, self.within_variance_ = *values.shape, kinds.within
         self.posterior_, means, self.expected_mse_ = kinds.estimate(values, own)
         self.estimates_, self.local_ = means.reshape(shape), values.reshape(shape)
         squares = np.square(kinds.centres).sum(1)
         self.local_mse_ = own * values.shape[1]
         centre = kinds.weights @ kinds.centres
         self.global_ = centre if len(shape) == 2 else centre[0]
-        self.global_mse_ = np.full(len(values), float(kinds.weights @ squares - centre @ centre))
+        apart = float(kinds.weights @ squares - centre @ centre)
+        self.global_mse_ = np.full(len(values), apart + values.shape[1] * self.within_variance_)
 
 
 def shares(weights: ArrayLike, kinds: int) -> Array:

@@ -1,5 +1,6 @@
 """Linear or logistic regressions of clients that come in a few kinds."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -9,19 +10,19 @@ from scipy.special import expit
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_choice, check_count, check_fitted, check_matrix, check_positive
 from tacit.estimation.regression_cluster import Post, Rounds, discrete_shares, rounds
-from tacit.estimation.regression_data import read_rows
 from tacit.estimation.regression_learn import Given
 from tacit.estimation.regression_mixed import Mixed, discrete_mix, ordered, overall
 from tacit.estimation.regression_model import Prior
-from tacit.estimation.regression_predict import Regressions
+from tacit.estimation.regression_settings import Settings
 from tacit.estimation.regression_worlds import World, best_climb, world_of
-from tacit.privacy.messages import Domain, Message
+from tacit.privacy.messages import Domain
 
 TASKS = ("linear", "logistic")
 SOLVERS = ("em", "cluster", "discrete")
 
 
-class MixturePriorRegressions(Regressions):
+@dataclass(kw_only=True, eq=False, repr=False)
+class MixturePriorRegressions(Settings):
     """theta_i ~ sum_l p_l N(mu_l, s_l^2 I), k components; targets as in the linear or the logistic model.
 
     `solver="em"` climbs the likelihood of the targets (for logistic: a lower bound of it) and never takes a step down;
@@ -36,48 +37,20 @@ class MixturePriorRegressions(Regressions):
         has no minimum without), for EM a millionth. Stated in `variance_floor_`.
     """
 
-    def __init__(
-        self,
-        *,
-        k: int = 2,
-        task: str = "linear",
-        solver: str = "em",
-        noise_variance: float | None = None,
-        steps: int = 300,
-        tolerance: float = 1e-6,
-        restarts: int = 3,
-        rounds: int = 20,
-        step: float = 0.5,
-        local_steps: int = 10,
-        variance_floor: float | None = None,
-        message: Message | None = None,
-        radius: float = 1.0,
-        local_variance: float = 1.0,
-        seed: int | None = None,
-    ) -> None:
-        self.k = k
-        self.task = task
-        self.solver = solver
-        self.noise_variance = noise_variance
-        self.steps = steps
-        self.tolerance = tolerance
-        self.restarts = restarts
-        self.rounds = rounds
-        self.step = step
-        self.local_steps = local_steps
-        self.variance_floor = variance_floor
-        self.message = message
-        self.radius = radius
-        self.local_variance = local_variance
-        self.seed = seed
+    k: int = 2
+    task: str = "linear"
+    noise_variance: float | None = None
+    restarts: int = 3
+    rounds: int = 20
+    local_steps: int = 10
+    variance_floor: float | None = None
+    local_variance: float = 1.0
 
     def fit(self, X: Any, y: Any, groups: ArrayLike | None = None, offsets: ArrayLike | None = None) -> Self:
         """From a list of matrices and one of targets, or flat arrays with each row's client, or with offsets."""
-        rows = read_rows(X, y, groups, offsets)
-        self.clients_, self.n_clients_, self.n_features_in_ = rows.names, len(rows.names), rows.x.shape[1]
+        rows = self._read(X, y, groups, offsets)
         self._check()
-        self.log_likelihoods_: list[float] = []
-        self.n_iter_, self.converged_ = self.rounds, True
+        self.n_iter_ = self.rounds
         self._sends(self.message, Domain(self.radius, dimension=self.n_features_in_), self.rounds, False)
         world = world_of(self.task, rows, self.local_variance)
         return self._by_em(world) if self.solver == "em" else self._by_rounds(world)
@@ -119,7 +92,7 @@ class MixturePriorRegressions(Regressions):
     def _by_em(self, world: World) -> Self:
         limits = (self.variance_floor, self.tolerance, self.steps, self.restarts)
         prior, floor, found = best_climb(world, Given(noise=self._noise()), self.k, *limits)
-        self.log_likelihoods_, self.n_iter_, self.converged_ = found.heights, found.steps, found.converged
+        self._climbed(found)
         self.variance_floor_, prior = floor.prior, ordered(prior)
         return self._finish(world, prior, world.mix(prior))
 

@@ -138,12 +138,15 @@ debiased, the same messages give the linear oracle's gain. With randomised respo
 function of the mean alone and gains next to nothing. In the split, a random half of the clients sends
 (Z/n - 1/2)^2, which lies in [0, 1/4], instead of Z/n: a quarter of the range of a square, so a quarter of the noise.
 The weight is best for the mean of what the prior's variance may be, so that a low draw cannot pull everybody to the
-centre."""
+centre, and behind messages nobody is pulled farther than does no harm at that variance's upper limit, three standard
+deviations above. Where messages cannot rule out that every rate is near 0 or 1 (rare successes, few clients, small
+eps0), each client may be exact alone, and so nobody moves: the zeros of the last table are the price of doing no
+harm."""
 
 REPRODUCTION: Final = Reproduction(
     name="estimation/bernoulli",
     title="Personal rates: Bernoulli clients",
     paper="A generative framework (paper 4), Section 4, synthetic Bernoulli experiments; Theorems 3 and 4.",
     make=make,
-    version=2,
+    version=4,
 )

@@ -31,7 +31,10 @@ _FLOAT_BITS: Final = 64
 
 
 class Message(Protocol):
-    """`values` are [clients, dimension]; `send` answers in the same shape, one message a row."""
+    """`values` are [clients, dimension]; `send` answers in the same shape, one message a row.
+
+    `step` is the distance of neighbouring answers, 0 where every number may come.
+    """
 
     @property
     def squares(self) -> Squares: ...
@@ -41,6 +44,7 @@ class Message(Protocol):
     def delta(self) -> float: ...
     def send(self, values: Array, domain: Domain, source: Source, lift: bool = False) -> Array: ...
     def variance(self, domain: Domain) -> float: ...
+    def step(self, domain: Domain) -> float: ...
     def server_std(self, domain: Domain) -> float: ...
     def bits(self, domain: Domain) -> int: ...
     def event(self) -> "DpEvent": ...
@@ -59,6 +63,9 @@ class Exact:
         return values
 
     def variance(self, domain: Domain) -> float:
+        return 0.0
+
+    def step(self, domain: Domain) -> float:
         return 0.0
 
     def server_std(self, domain: Domain) -> float:
@@ -155,6 +162,10 @@ class RandomisedResponse:
         chance = self.chance(values, domain)
         return (high - low) ** 2 * chance * (1 - chance)
 
+    def step(self, domain: Domain) -> float:
+        low, high = self.answers(domain)
+        return high - low
+
     def variance(self, domain: Domain) -> float:
         return (domain.radius / math.tanh(self.epsilon / 2)) ** 2
 
@@ -195,6 +206,9 @@ class _Gaussian:
 
     def std(self, domain: Domain) -> float:
         return self.multiplier * 2 * domain.radius
+
+    def step(self, domain: Domain) -> float:
+        return 0.0
 
     def bits(self, domain: Domain) -> int:
         return _FLOAT_BITS * domain.dimension
