@@ -81,6 +81,7 @@ class Run:
         changes: Sequence[Change] = (),
     ) -> None:
         allocator.keep_memory()
+        allocator.give_back()
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
