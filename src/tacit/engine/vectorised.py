@@ -1,7 +1,7 @@
 """A round's clients as one tensor program: `vmap` of the method's client program over chunks of the cohort."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from tacit.engine.workers import Workers
 from tacit.errors import TacitError
 from tacit.federation.cohort import draw_batches
 from tacit.federation.data import Federation
+from tacit.federation.devices import Devices
 from tacit.models.task import ModuleTask
 from tacit.privacy.clip import clip
 from tacit.privacy.gradient import Counted, Exact, Private
@@ -39,6 +40,7 @@ class Inputs(NamedTuple):
     expected: Tensor
     gradient_key: Tensor
     release_key: Tensor
+    client: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +54,30 @@ class Vectorised:
     start: Tree
     seed: int
     chunk: int | None = None
+    devices: Devices = field(default_factory=Devices)
 
-    def round(self, view: Shared, public: Tree, cohort: np.ndarray, round: int, store: Store, like: Tree) -> Totals:
-        """The sum of the encoded uploads by level; the clients' new states go to the store."""
+    def round(
+        self,
+        view: Shared,
+        public: Tree,
+        cohort: np.ndarray,
+        round: int,
+        store: Store,
+        like: Tree,
+        gathered: Tree | None = None,
+    ) -> Totals:
+        """The sum of the encoded uploads by level; the clients' new states go to the store.
+
+        With `gathered`, whose leaves have a row for each client, every message is also written into its own row.
+        """
         first = self.method.join(view, self.start)
 
         def chunk(task: ModuleTask, clients: np.ndarray) -> Totals:
             inputs = self.inputs_for(store.read(clients, first), clients, round)
             messages, states = self._run(task, view, public, round, inputs)
             store.write(clients, states)
+            for name, leaf in (gathered or {}).items():
+                leaf[clients] = messages.body[name]
             return self._sum(messages, inputs.level)
 
         totals = self._nothing(like)
@@ -71,14 +88,25 @@ class Vectorised:
         return totals
 
     @cached_property
+    def steps(self) -> np.ndarray:
+        """Local steps that each client of the population has in a round."""
+        return np.array([self.plan.setting.batches.steps(int(n)) for n in self.federation.sizes], dtype=np.int64)
+
+    def work(self, clients: np.ndarray, round: int) -> np.ndarray:
+        """Local steps that each of `clients` really takes in this round."""
+        return self.devices.work(self.seed, round, clients, self.steps)
+
+    @cached_property
+    def _first_rows(self) -> Tensor:
+        return torch.from_numpy(self.federation.offsets[:-1])
+
+    @cached_property
     def workers(self) -> Workers[ModuleTask]:
         return Workers(self.task, torch.get_num_threads())
 
     def chunks(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """Clients with like numbers of steps together, so that little is padded; the longest first."""
-        sizes = self.federation.sizes[cohort]
-        steps = np.array([self.plan.setting.batches.steps(int(n)) for n in sizes], dtype=np.int64)
-        ordered = cohort[np.argsort(-steps, kind="stable")]
+        ordered = cohort[np.argsort(-self.steps[cohort], kind="stable")]
         several = self.chunk or self._fitting(len(cohort))
         for begin in range(0, len(ordered), several):
             yield ordered[begin : begin + several]
@@ -98,6 +126,9 @@ class Vectorised:
         def advance(step: int, new: Tree, old: Tree) -> Tree:
             return new if step < full else tree.where(given.live[step], new, old)
 
+        def own_rows(step: int) -> Tensor:
+            return given.rows[step] - self._first_rows[given.client]
+
         exact = Exact(task, batch)
         record = self.plan.record
         private = Counted(
@@ -115,6 +146,8 @@ class Vectorised:
             advance=advance,
             level=given.level,
             round=round,
+            client=given.client,
+            rows=own_rows,
         )
         return site, private
 
@@ -143,6 +176,9 @@ class Vectorised:
 
     def inputs_for(self, state: Tree, clients: np.ndarray, round: int, purpose: str = "batches") -> Inputs:
         draw = draw_batches(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose)
+        if purpose == "batches" and not self.devices.alike:
+            taken = torch.from_numpy(self.work(np.asarray(clients), round))
+            draw = draw._replace(live=draw.live & (torch.arange(draw.live.shape[1]) < taken.unsqueeze(1)))
         record = self.plan.record
         dtype = next(iter(self.start.values())).dtype
         z = np.zeros(len(clients)) if record is None else record.multipliers[clients]
@@ -155,6 +191,7 @@ class Vectorised:
             expected=torch.tensor(expected, dtype=dtype),
             gradient_key=self._keys("gradient", round, clients),
             release_key=self._keys("release", round, clients),
+            client=torch.from_numpy(np.asarray(clients, np.int64)),
         )
 
     def _keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:

@@ -93,7 +93,8 @@ def _go(
 ) -> Result:
     uploads = bool(made.shapes.upload)
     facts = Facts.of(str(content.get("name", "run")), parts.method, made.engine.plan, uploads)
-    recorder = Recorder(Metrics(folder and folder.metrics), facts, Spending(made.engine.plan, ledger, uploads))
+    spending = Spending(made.engine.plan, ledger, uploads)
+    recorder = Recorder(Metrics(folder and folder.metrics), facts, spending, not made.engine.devices.alike)
     bar = Bar(recorder, facts.name, facts.rounds)
     watchers = (recorder, bar) if progress else (recorder,)
     run = Run(*made, ledger, parts.schedule, folder and folder.path, identity(*parts[:5]), watchers)

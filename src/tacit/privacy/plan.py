@@ -41,6 +41,7 @@ class Setting(NamedTuple):
     queries: int = 1  # private gradients in one local step of the method
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
+    drop: float = 0.0  # probability that a client that was asked sends nothing; the divisor of a mean ignores it
 
     @property
     def rate(self) -> float:
@@ -330,4 +331,4 @@ def _participations(given: int | None, setting: Setting) -> int:
         return given
     from scipy.stats import binom
 
-    return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate)))
+    return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate * (1 - setting.drop))))
