@@ -89,6 +89,7 @@ def test_any_share_of_the_steps_converges_and_so_does_the_correction_of_the_pape
 def test_the_safe_correction_lies_between_one_and_the_number_of_tasks() -> None:
     assert safe_correction(identity(7)) == pytest.approx(1)
     assert safe_correction(mean_regularised(7, 1e-9)) == pytest.approx(7, rel=1e-6)
+    assert safe_correction(mean_regularised(7, 1e-9), rate=1e-9) == pytest.approx(1)
 
 
 def test_a_learned_covariance_is_symmetric_positive_and_has_trace_one() -> None:

@@ -88,6 +88,7 @@ class MethodTable(Table):
     beta: Positive | None = None
     solver: str | None = None
     finish: bool | None = None
+    intercept: Positive | None = None
     server: ServerStep | None = None
 
 

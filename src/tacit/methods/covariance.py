@@ -39,9 +39,13 @@ def correlation(omega: Tensor) -> Tensor:
     return omega * scale[:, None] * scale[None, :]
 
 
-def safe_correction(omega: Tensor) -> float:
-    """The least beta / xi for which all devices' steps may be added: the largest eigenvalue of the correlation.
+def safe_correction(omega: Tensor, rate: float = 1.0) -> float:
+    """A beta / xi for which all devices' steps may be added: the dual does not fall, if each is asked with `rate` in
+    expectation.
 
-    Between 1 (separate tasks) and the number of tasks (all the same), which is the paper's value for every covariance.
+    With everybody, the largest eigenvalue of the correlation: between 1 (separate tasks) and the number of tasks (all
+    the same), which is the paper's value for every covariance. E|sum over S|^2 <= rate (1 + rate (that - 1)) times the
+    sum of squares for independently drawn S.
     """
-    return float(torch.linalg.eigvalsh(correlation(omega.double()))[-1])
+    largest = float(torch.linalg.eigvalsh(correlation(omega.double()))[-1])
+    return 1 + rate * (largest - 1)

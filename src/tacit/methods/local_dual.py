@@ -1,7 +1,7 @@
 """One device's part of the dual (7), with the others' parts as they stand in the model that it received."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class LocalProblem:
     q: Tensor
     sent: Tensor  # v_t: what the server has of this device
     size: Tensor  # n_t
+    intercept: float
 
     def ascend(self, alpha: Tensor, site: Site) -> tuple[Tensor, Tensor]:
         """Dual coordinate ascent over the live steps' rows, one after the other: the new alpha, and X dalpha."""
@@ -35,7 +36,7 @@ class LocalProblem:
         return now["alpha"], now["moved"]
 
     def _sweep(self, now: Tree, batch: Batch, rows: Tensor) -> Tree:
-        x = with_intercept(batch.x)
+        x = with_intercept(batch.x, self.intercept)
         y = targets(batch.y, self.w.shape[0], x.dtype)
         margins = x @ (self.w + self.q * now["moved"]).T
         delta = sweep(self.loss, self.q * (x @ x.T), margins, now["alpha"][rows], y, batch.mask)
@@ -49,7 +50,7 @@ class LocalProblem:
         loss, moved = LOSSES[self.loss], {"sums": torch.zeros_like(self.w)}
 
         def losses(params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            scores = with_intercept(x) @ params["sums"].T
+            scores = with_intercept(x, self.intercept) @ params["sums"].T
             return loss.value(scores, targets(y, self.w.shape[0], scores.dtype)).sum(1)
 
         n = self.size.to(self.w.dtype)
@@ -67,11 +68,13 @@ class LocalProblem:
         for step in range(site.steps):
             batch = site.batch(step)
             rows = torch.where(batch.mask.unsqueeze(1), alpha[site.rows(step)], 0.0)
-            own = site.advance(step, {"own": own + rows.T @ with_intercept(batch.x)}, {"own": own})["own"]
-        here = LocalProblem(self.loss, self.w + self.q * (own - self.sent), self.q, own, self.size)
+            own = site.advance(step, {"own": own + rows.T @ with_intercept(batch.x, self.intercept)}, {"own": own})[
+                "own"
+            ]
+        here = replace(self, w=self.w + self.q * (own - self.sent))
         for _ in range(_PASSES):
             alpha, moved = here.ascend(alpha, site)
-            here = LocalProblem(self.loss, here.w + here.q * moved, here.q, own, self.size)
+            here = replace(here, w=here.w + here.q * moved)
         return here.w
 
 

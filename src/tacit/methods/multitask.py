@@ -44,7 +44,9 @@ class Multitask(Method):
     beta: float | None = None  # None: the least that is safe for this Omega; the paper's is xi m, never less
     solver: Literal["sdca", "gradient"] = "sdca"
     lr: float = 1.0
+    momentum: float = 0.0  # of the server, with gradients
     finish: bool = False
+    intercept: float = 1.0  # the constant feature; a small one spends little of a clipped message on the intercept
     sizes: tuple[int, ...] = ()  # rows of each device: known when a run is put together
 
     def __post_init__(self) -> None:
@@ -57,10 +59,11 @@ class Multitask(Method):
     def init(self, params: Tree) -> Server:
         if not self.sizes:
             raise TacitError("Multitask does not know its devices: use it as the outermost method, in a run")
-        columns, tasks = Columns.of(params), len(self.sizes)
+        columns, tasks = Columns.of(params, self.intercept), len(self.sizes)
         sums = columns.zeros.new_zeros(tasks, *columns.zeros.shape)
         omega = self._first(tasks, sums.dtype)
-        return Server(self._view(columns, sums, omega), {"rounds": torch.zeros((), dtype=torch.int64)})
+        speed = {"speed": sums} if self.momentum else {}
+        return Server(self._view(columns, sums, omega, 1.0), {"rounds": torch.zeros((), dtype=torch.int64), **speed})
 
     def join(self, view: Shared, start: Tree) -> Tree:
         sums = view.extra["sums"]
@@ -81,11 +84,14 @@ class Multitask(Method):
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
         """`mean` has a row for each device, zero where nothing came."""
         rounds = server.memory["rounds"] + 1
-        sums = server.view.extra["sums"] + mean.extra["sums"]
+        step, memory = mean.extra["sums"], {"rounds": rounds}
+        if self.momentum:
+            step = memory["speed"] = self.momentum * server.memory["speed"] + step
+        sums = server.view.extra["sums"] + step
         omega = server.view.extra["covariance"]
         if self.covariance == "learned" and int(rounds) % self.inner == 0:
             omega = learned(self.weights(sums, omega).flatten(1), self.floor)
-        return Server(self._view(Columns.of(server.view.model), sums, omega), {"rounds": rounds})
+        return Server(self._view(Columns.of(server.view.model, self.intercept), sums, omega, rate), memory)
 
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
         """The device's own model. One that the server has heard nothing of takes the mean of all the others."""
@@ -94,10 +100,10 @@ class Multitask(Method):
         if self.finish and self.solver == "sdca":
             model = problem.finished(state["alpha"], site)
         known = (view.extra["sums"][site.client] != 0).any()
-        return {"own": torch.where(known, model, Columns.of(view.model).block(view.model))}
+        return {"own": torch.where(known, model, Columns.of(view.model, self.intercept).block(view.model))}
 
     def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
-        return Columns.of(view.model).outputs(with_intercept(x) @ state["own"].T)
+        return Columns.of(view.model, self.intercept).outputs(with_intercept(x, self.intercept) @ state["own"].T)
 
     def weights(self, sums: Tensor, omega: Tensor) -> Tensor:
         """w = 1/(2 lambda) (Omega kron I) v (6), one row a device."""
@@ -109,13 +115,13 @@ class Multitask(Method):
         w = torch.tensordot(row, sums, 1) / (2 * self.strength)
         beta = 1.0 if alone else view.extra["beta"]
         q = beta * row[client] / (2 * self.strength)
-        return LocalProblem(self.loss, w, q, sums[client], torch.tensor(self.sizes)[client])
+        return LocalProblem(self.loss, w, q, sums[client], torch.tensor(self.sizes)[client], self.intercept)
 
-    def _view(self, columns: Columns, sums: Tensor, omega: Tensor) -> Shared:
+    def _view(self, columns: Columns, sums: Tensor, omega: Tensor, rate: float) -> Shared:
         """What is broadcast; as a shared model, the mean of the devices that were heard of."""
         heard = (sums != 0).flatten(1).any(1).to(sums.dtype)
         average = torch.tensordot(heard, self.weights(sums, omega), 1) / heard.sum().clamp(min=1)
-        beta = self.xi * safe_correction(omega) if self.beta is None else self.beta
+        beta = self.xi * safe_correction(omega, rate) if self.beta is None else self.beta
         return Shared(columns.leaves(average), {"sums": sums, "covariance": omega, "beta": sums.new_tensor(beta)})
 
     def _first(self, tasks: int, dtype: torch.dtype) -> Tensor:

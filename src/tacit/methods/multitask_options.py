@@ -21,8 +21,11 @@ def check_options(method: "Multitask") -> None:
         _one_of("covariance", method.covariance, ("learned", "identity", "mean"))
     if isinstance(method.strength, tuple):
         raise TacitError(f"multitask's strength is {method.strength}: give one number for all")
-    for name in ("strength", "xi", "ridge", "lr"):
+    for name in ("strength", "xi", "ridge", "lr", "intercept"):
         check(f"multitask's {name}", getattr(method, name), positive=True)
+    check("multitask's momentum", method.momentum, below=1.0)
+    if method.momentum and method.solver == "sdca":
+        raise TacitError(f"multitask's momentum is {method.momentum}, and 'sdca' has none: use solver 'gradient'")
     if method.xi > 1:
         raise TacitError(f"multitask's xi must be at most 1, not {method.xi}")
     if not 0 < method.floor <= 1:

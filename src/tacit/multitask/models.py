@@ -66,7 +66,7 @@ class MultitaskModels:
 
     @property
     def intercept_(self) -> np.ndarray:
-        return self._own()[..., -1]
+        return self._own()[..., -1] * self.method.intercept
 
     @property
     def covariance_(self) -> np.ndarray:

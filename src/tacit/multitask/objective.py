@@ -69,5 +69,5 @@ def _alphas(run: Run) -> Tensor:
 def _rows(run: Run, client: int, columns: int) -> tuple[Tensor, Tensor]:
     data = run.engine.federation
     rows = data.rows(client)
-    x = with_intercept(as_input(data.x[rows])).double()
+    x = with_intercept(as_input(data.x[rows]), multitask_of(run).intercept).double()
     return x, targets(data.y[rows], columns, x.dtype)
