@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tacit.experiments.train import train
     from tacit.federation.cohort import FixedSize, Poisson
     from tacit.federation.data import Federation, from_clients
+    from tacit.federation.devices import Devices
     from tacit.federation.sources import load
     from tacit.methods import (
         Ditto,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         LocalOnly,
         LocalSgd,
         Method,
+        Multitask,
         Scaffold,
         ServerAdam,
         ServerSgd,
@@ -60,6 +62,7 @@ _HOMES = {
     "tacit.experiments.train": ("train",),
     "tacit.federation.cohort": ("FixedSize", "Poisson"),
     "tacit.federation.data": ("Federation", "from_clients"),
+    "tacit.federation.devices": ("Devices",),
     "tacit.federation.sources": ("load",),
     "tacit.methods": (
         "Ditto",
@@ -69,6 +72,7 @@ _HOMES = {
         "LocalOnly",
         "LocalSgd",
         "Method",
+        "Multitask",
         "Scaffold",
         "ServerAdam",
         "ServerSgd",
@@ -82,6 +86,7 @@ _MODULES = ("methods", "models")
 
 __all__ = [
     "Central",
+    "Devices",
     "Ditto",
     "FedAvg",
     "Federation",
@@ -95,6 +100,7 @@ __all__ = [
     "LocalOnly",
     "LocalSgd",
     "Method",
+    "Multitask",
     "Open",
     "Poisson",
     "Privacy",
