@@ -181,7 +181,7 @@ def _devices(bench: Bench) -> Results:
     rows = [[name, *(show(errors(bench, way(e), what=name)) for e in budgets)] for name, way in ways.items()]
     note = (
         f"Client-level, delta {DELTA:g}, PLD. The first three: replace, against everybody, noise on the device. "
-        "Ditto and FedHDP: add/remove, the server is trusted. Ditto's personal models train on the device, without noise."
+        "Ditto and FedHDP: add/remove, the server is trusted; personal models train on the device without noise."
     )
     return Results("Device-level privacy at the same epsilon", ["", *(f"eps {e:g}" for e in budgets)], rows, note)
 
