@@ -74,7 +74,8 @@ def device_level(method: Method, epsilon: float, delta: float, rounds: int = 4, 
 def grouped(method: Method, epsilon: float, delta: float, opted_out: float, rounds: int = 40) -> Recipe:
     """A trusted server; `opted_out` is the share of people without privacy (FedHDP's menu of two)."""
     levels = (Level("private", epsilon=epsilon, delta=delta), Level("open"))
-    privacy = Privacy(plans.Grouped(), levels, {"open": opted_out})
+    # weighed alike, those who opted out would change nothing: the same noise lies on the same sum
+    privacy = Privacy(plans.Grouped(ratio=0.1 if opted_out else 1.0), levels, {"open": opted_out})
     return Recipe(method, rounds, privacy, rate=0.5, centre=0.0)
 
 

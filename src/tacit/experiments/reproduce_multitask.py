@@ -36,8 +36,8 @@ OPEN: Final[Mapping[str, Recipe]] = {
 GRADIENTS: Final = Multitask(
     "logistic", 1e-3, ridge=0.1, start="mean", inner=20, solver="gradient", lr=8.0, momentum=0.9, intercept=0.1
 )
-_SGD = LocalSgd(1.0)
-_DITTO = Ditto(FedAvg(_SGD), strength=0.1, personal=_SGD)
+_SGD = LocalSgd(10.0)
+_DITTO = Ditto(FedAvg(_SGD), strength=0.01, personal=_SGD)
 
 
 def private(epsilon: float | None, **changes: Any) -> Recipe:
@@ -125,7 +125,7 @@ def _heterogeneity(bench: Bench) -> list[Part]:
         ("Figure 4: test error against the probability of dropping out", DROPS, drops),
     ):
         rows = [[name, *map(show, values), _range(values)] for name, values in found.items()]
-        parts.append(Results(title, ["", *(f"{head:g}" for head in heads), "range of means"], rows))
+        parts.append(Results(title, ["", *(f"{head:g}" for head in heads), "range of means"], rows, _PAPER_SAYS))
     panels = [
         _panel("device variability tau", TAUS, taus, bench.seeds), _panel("dropping out", DROPS, drops, bench.seeds)
     ]  # fmt: skip
@@ -135,7 +135,7 @@ def _heterogeneity(bench: Bench) -> list[Part]:
 
 def _range(values: list[np.ndarray]) -> str:
     means = [float(each.mean()) for each in values]
-    return f"{max(means) - min(means):.3f}"
+    return f"{max(means) - min(means):.3f} ({'below' if max(means) - min(means) < 0.01 else 'ABOVE'} one point)"
 
 
 def _panel(x: str, places: tuple[float, ...], found: Mapping[str, list[np.ndarray]], seeds: int) -> Panel:
@@ -175,12 +175,14 @@ def _devices(bench: Bench) -> Results:
             Multitask(**hinge, covariance="mean", finish=True), e, DELTA, epochs=2
         ),
         "Ditto, trusted server": lambda e: grouped(_DITTO, e, DELTA, opted_out=0.0),
-        "FedHDP, a fifth opted out": lambda e: grouped(_DITTO, e, DELTA, opted_out=0.2),
+        "FedHDP (ratio .1), a fifth opted out": lambda e: grouped(_DITTO, e, DELTA, opted_out=0.2),
     }
     budgets = (1.0, 8.0, 100.0)
-    rows = [[name, *(show(errors(bench, way(e), what=name)) for e in budgets)] for name, way in ways.items()]
+    alone = show(errors(bench, OPEN["local SVM"], what="local SVM"))
+    rows = [["local SVM: nothing leaves", *[alone] * len(budgets)]]
+    rows += [[name, *(show(errors(bench, way(e), what=name)) for e in budgets)] for name, way in ways.items()]
     note = (
-        f"Client-level, delta {DELTA:g}, PLD. The first three: replace, against everybody, noise on the device. "
+        f"Client-level, delta {DELTA:g}, PLD. Multitask: replace, against everybody, noise on the device. "
         "Ditto and FedHDP: add/remove, the server is trusted; personal models train on the device without noise."
     )
     return Results("Device-level privacy at the same epsilon", ["", *(f"eps {e:g}" for e in budgets)], rows, note)
@@ -207,10 +209,12 @@ def _large(said: AsPublished) -> str:
 _INTRODUCTION: Final = """UCI HAR, 30 people, sitting against the rest, rows of norm one; a quarter of each person's
 segments tests (windows overlap by half, so a split by row would test on training data). Each device takes off the mean
 of its own rows; under a record-level plan a noisy one, charged as one more gradient."""
-_READING: Final = """**Reading.** Figures without a unit are not private. Record-level epsilon protects one window of a
-person, device-level epsilon all that a person has: they cannot be compared. With thirty devices a device-level message
-carries noise of several times its own norm, and no method here turns that into more than devices know alone; finishing
-on the device keeps a noisy model from doing harm. Dropping out saves noise: the ledger charges what was sent."""
+_PAPER_SAYS: Final = "The paper finds the error almost the same for every tau, and that of private models least at drop .2."
+_READING: Final = """**Reading.** Record-level epsilon protects one window of a person, device-level epsilon all that a person
+has: the two cannot be compared. With thirty devices a device-level message carries noise of many times its own norm, so
+that a figure above that of the local SVM means: at this epsilon a device does better alone. Finishing on the device
+takes back much of the harm that a noisy model does. Dropping out saves noise (the ledger charges what was sent), and
+loses work; less local work at the same number of rounds leaves models further from their optimum."""
 
 REPRODUCTION: Final = Reproduction(
     name="multitask/har",

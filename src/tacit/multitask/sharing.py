@@ -71,7 +71,7 @@ class Sharing:
         colors = LinearSegmentedColormap.from_list("sharing", [color for _, color in _SCALE])
         shown = axes.imshow(self.correlation[np.ix_(order, order)], cmap=colors, vmin=-1, vmax=1)
         if len(order) <= _NAMED:
-            names = [self.ids[t] for t in order]
+            names = [self.ids[t] for t in order.tolist()]
             axes.set_xticks(range(len(order)), names, rotation=90, fontsize=7)
             axes.set_yticks(range(len(order)), names, fontsize=7)
         axes.set_title("learned correlation of tasks", fontsize=9, loc="left")
