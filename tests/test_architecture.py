@@ -19,6 +19,7 @@ MAY_KNOW = {
     "federation": FREE | {"privacy"},
     "models": FREE | {"federation"},
     "engine": FREE | {"privacy", "federation", "models"},
+    "multitask": FREE | {"privacy", "federation", "models", "methods", "engine", "experiments"},
     "estimation": FREE | {"privacy", "experiments"},  # the house style of pictures
     "theory": FREE | {"privacy", "methods", "experiments"},
 }

@@ -1,5 +1,6 @@
 """What the documentation shows runs, and its links lead somewhere."""
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -21,6 +22,16 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exec("\n".join(blocks(page, "python")), {"__name__": "page"})
     assert "no guarantee" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="needs real data: set TACIT_DATA")
+def test_the_python_of_the_sensing_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks(ROOT / "docs" / "how-to" / "personal-sensing.md", "python")), {"__name__": "page"})
+    assert "no guarantee" in capsys.readouterr().out
+    assert (tmp_path / "who-learns-from-whom.html").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -11,7 +11,8 @@ from tacit.engine.assemble import Assembled, Privacy, Training, assemble
 from tacit.engine.loop import Run, Schedule
 from tacit.federation.cohort import Poisson
 from tacit.federation.data import Federation, from_clients
-from tacit.models import initialise
+from tacit.methods import Multitask
+from tacit.models import SoftmaxRegression, initialise
 from tacit.privacy import requests as plans
 from tacit.privacy.clip import Fixed
 from tacit.privacy.ledger import Ledger
@@ -59,7 +60,12 @@ def assembled(
     rate: float = 0.5,
 ) -> Assembled:
     training = Training(rounds=rounds, sampler=Poisson(rate), batch=4, epochs=epochs, seed=3, chunk=chunk, dtype=dtype)
-    return assemble(federation or ragged(), net(), method, privacy, training)
+    return assemble(federation or ragged(), model_for(method), method, privacy, training)
+
+
+def model_for(method: Method) -> nn.Module:
+    """The small net, or a linear model for methods that know no other."""
+    return initialise(SoftmaxRegression(6, 3), 0) if isinstance(method, Multitask) else net()
 
 
 def run(method: Method, privacy: Privacy = CENTRAL, federation: Federation | None = None, **options: object) -> Run:

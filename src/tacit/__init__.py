@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tacit.experiments.train import train
     from tacit.federation.cohort import FixedSize, Poisson
     from tacit.federation.data import Federation, from_clients
+    from tacit.federation.devices import Devices
     from tacit.federation.sources import load
     from tacit.methods import (
         Ditto,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         LocalOnly,
         LocalSgd,
         Method,
+        Multitask,
         Scaffold,
         ServerAdam,
         ServerSgd,
@@ -61,6 +63,7 @@ _HOMES = {
     "tacit.experiments.train": ("train",),
     "tacit.federation.cohort": ("FixedSize", "Poisson"),
     "tacit.federation.data": ("Federation", "from_clients"),
+    "tacit.federation.devices": ("Devices",),
     "tacit.federation.sources": ("load",),
     "tacit.methods": (
         "Ditto",
@@ -70,6 +73,7 @@ _HOMES = {
         "LocalOnly",
         "LocalSgd",
         "Method",
+        "Multitask",
         "Scaffold",
         "ServerAdam",
         "ServerSgd",
@@ -85,6 +89,7 @@ _MODULES = ("methods", "models")
 __all__ = [
     "Central",
     "Change",
+    "Devices",
     "Ditto",
     "FedAvg",
     "Federation",
@@ -98,6 +103,7 @@ __all__ = [
     "LocalOnly",
     "LocalSgd",
     "Method",
+    "Multitask",
     "Open",
     "Poisson",
     "Privacy",

@@ -4,8 +4,8 @@ A method is a pure program for one client and one for the server. Only `Reply.up
 and it leaves through a release of the privacy room. This module imports nothing of ours.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -68,6 +68,8 @@ class Site(NamedTuple):
     advance: Callable[[int, Tree, Tree], Tree] = lambda step, new, old: new  # new if the step is live, else old
     level: Tensor = torch.zeros((), dtype=torch.int64)  # index of the client's privacy level
     round: Tensor = torch.zeros((), dtype=torch.int64)
+    client: Tensor = torch.zeros((), dtype=torch.int64)  # the client's place in the federation
+    rows: Callable[[int], Tensor] = lambda step: torch.zeros(1, dtype=torch.int64)  # its own numbers of a step's rows
 
 
 class Reply(NamedTuple):
@@ -80,7 +82,15 @@ class Method(Protocol):
     """A frozen dataclass: its fields are hyper-parameters and nothing else.
 
     All of it is pure and works under `torch.func.vmap`. A method names no mechanism and adds no noise.
+    With `gather` the server program gets every client's own message instead of their mean: each leaf has a leading
+    dimension of all clients, zero where nothing came. Such a method runs only where nobody sees a message before noise.
     """
+
+    gather: ClassVar[bool] = False
+
+    def sized(self, sizes: Sequence[int]) -> Self:
+        """The method for a federation whose clients have so many training rows; asked once, before everything else."""
+        return self
 
     def init(self, params: Tree) -> Server: ...
 

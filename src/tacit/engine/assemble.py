@@ -14,7 +14,9 @@ from tacit.engine.vectorised import Probe, Vectorised, probe
 from tacit.errors import TacitError
 from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
 from tacit.federation.data import Federation
+from tacit.federation.devices import Devices
 from tacit.models.task import ModuleTask, check, has_batch_statistics, params
+from tacit.privacy import release as releases
 from tacit.privacy import requests as plans
 from tacit.privacy.account import Accountant
 from tacit.privacy.levels import Choices, Level, Menu, Share, by_client, by_fraction
@@ -35,6 +37,7 @@ class Training:
     seed: int = 0
     chunk: int | None = None
     dtype: torch.dtype = torch.float32
+    devices: Devices = field(default_factory=Devices)
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
@@ -89,6 +92,7 @@ def assemble(
     model = copy.deepcopy(model).to(training.dtype)
     check(model, federation)
     task, start = ModuleTask(model), params(model)
+    method = method.sized(federation.sizes.tolist())
     shapes = probe(method, task, federation, start)
     setting = Setting(
         ids=federation.ids,
@@ -100,11 +104,13 @@ def assemble(
         queries=shapes.queries,
         accountant=privacy.accountant,
         allow_large_delta=privacy.allow_large_delta,
+        drop=training.devices.drop,
     )
     plan = privacy.plan.plan(setting)
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
-    return Assembled(Vectorised(method, task, plan, federation, start, training.seed, training.chunk), shapes)
+    engine = Vectorised(method, task, plan, federation, start, training.seed, training.chunk, devices=training.devices)
+    return Assembled(engine, shapes)
 
 
 def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
@@ -119,6 +125,11 @@ def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
 def _refuse(
     plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
 ) -> None:
+    if method.gather and plan.unit == "client" and not isinstance(plan.release, releases.Local):
+        raise TacitError(
+            f"{type(method).__name__} needs every client's own message, and under plan '{plan.name}' the server would "
+            "see it before the noise is added: use plan 'local', 'record' or 'open'"
+        )
     norms = has_batch_statistics(model)
     if plan.private and norms:
         raise TacitError(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tacit import rng, tree
-from tacit.core import Batch, Losses, Method, Site, Task, Tree
+from tacit.core import Batch, Losses, Method, Shared, Site, Task, Tree
 from tacit.federation.data import Federation
 from tacit.privacy.gradient import Exact
 
@@ -41,11 +41,20 @@ def _uploads(method: Method, task: Task, federation: Federation, start: Tree, sc
             grad=Exact(task, batch),
             private_grad=stub,
             round=torch.tensor(round),
+            rows=lambda _: torch.arange(_ROWS) % federation.sizes.max(),
         )
         reply = method.client(server.view, state, site)
         uploads.append(tree.join(reply.upload))
-        state, server = reply.state, method.server(server, reply.upload, 1.0)
+        state, server = reply.state, method.server(server, _received(method, reply.upload, federation), 1.0)
     return uploads
+
+
+def _received(method: Method, upload: Shared, federation: Federation) -> Shared:
+    """As the server would get it, if the first client alone had sent something."""
+    if not method.gather:
+        return upload
+    alone = torch.arange(federation.clients) == 0
+    return Shared(*(tree.each(lambda leaf: alone.view(-1, *[1] * leaf.dim()) * leaf, part) for part in upload))
 
 
 def _random_rows(federation: Federation, start: Tree, scale: float) -> Callable[[int], Batch]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tacit import tree
 from tacit.core import Server, Shared, Tree
 from tacit.engine import allocator, checkpoint
 from tacit.engine.evaluate import Scores, evaluate
@@ -41,6 +42,8 @@ class Report(NamedTuple):
     scores: Scores | None
     seconds: float
     plan: Plan  # of this round: who was at which level
+    asked: int = 0  # of them, `cohort` were not dropped
+    work: float | None = None  # share of its local steps that a device took, on average; None if nobody did any
 
 
 class Watcher(Protocol):
@@ -156,30 +159,33 @@ class Run:
         began = time.perf_counter()
         round = self.progress.round
         self._settle()
-        cohort = self._draw(round)
+        asked = self._draw(round)
+        cohort = self.engine.devices.present(self.engine.seed, round, asked, self.engine.federation.clients)
         self.purse.charge(round, self.plan.accounts(cohort))
         self.progress = self._release(cohort)
         seconds = time.perf_counter() - began
         last = self.progress.round == self.plan.setting.rounds
         scores = self.evaluate() if last or self.progress.round % self.schedule.evaluate_every == 0 else None
-        report = self._report(len(cohort), scores, seconds)
+        report = self._report(cohort, len(asked), scores, seconds)
         for watcher in self._watchers:
             watcher.after_round(report)
         if self.progress.round % self.schedule.checkpoint_every == 0:
             self.save()
         return report
 
-    def _report(self, cohort: int, scores: Scores | None, seconds: float) -> Report:
+    def _report(self, cohort: np.ndarray, asked: int, scores: Scores | None, seconds: float) -> Report:
         bound, weights = (self.progress.public.get(name) for name in ("bound", "merge/weights"))
         return Report(
             round=self.progress.round,
             rounds=self.plan.setting.rounds,
-            cohort=cohort,
+            cohort=len(cohort),
             bound=None if bound is None else float(bound),
             weights=None if weights is None else tuple(weights.tolist()),
             scores=scores,
             seconds=seconds,
             plan=self.plan,
+            asked=asked,
+            work=self._work(cohort),
         )
 
     def _exhausted(self) -> str | None:
@@ -197,6 +203,11 @@ class Run:
         self.plan, self.engine = plan, self.engine.under(plan)
         self.progress = self.progress._replace(public=plan.release.start() | self.progress.public)
 
+    def _work(self, cohort: np.ndarray) -> float | None:
+        could = self.engine.steps[cohort]
+        taken = self.engine.work(cohort, self.progress.round - 1)
+        return float(taken.sum() / could.sum()) if could.sum() else None
+
     def _draw(self, round: int) -> np.ndarray:
         return self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
 
@@ -204,8 +215,15 @@ class Run:
         """One round, already charged: uploads are summed by level, noise is added, the server learns."""
         round, server, public = self.progress
         engine = self.engine
-        totals = engine.round(server.view, public, cohort, round, self.store, self._shapes.upload)
+        gathered = self._rows() if engine.method.gather else None
+        totals = engine.round(server.view, public, cohort, round, self.store, self._shapes.upload, gathered)
         noise = Seeded.of(engine.seed, "server", round)
         mean, public = self.plan.release.decode(public, totals, noise)
-        server = engine.method.server(server, mean, self.plan.setting.rate)
+        received = mean if gathered is None else tree.split(gathered)
+        server = engine.method.server(server, received, self.plan.setting.rate)
         return Progress(round + 1, server, public)
+
+    def _rows(self) -> Tree:
+        """A row for each client's message, zero until one comes."""
+        clients = self.engine.federation.clients
+        return tree.each(lambda leaf: leaf.new_zeros(clients, *leaf.shape), self._shapes.upload)

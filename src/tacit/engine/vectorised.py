@@ -19,6 +19,7 @@ from tacit.engine.workers import Workers
 from tacit.errors import TacitError
 from tacit.federation.cohort import Shuffled, draw_batches
 from tacit.federation.data import Federation
+from tacit.federation.devices import Devices
 from tacit.models.task import ModuleTask
 from tacit.privacy.clip import clip
 from tacit.privacy.gradient import Counted, Exact, Private
@@ -46,6 +47,7 @@ class Inputs(NamedTuple):
     expected: Tensor
     gradient_key: Tensor
     release_key: Tensor
+    client: Tensor  # its place in the federation
     real: Tensor  # False for a row that only fills the chunk up
 
 
@@ -69,6 +71,8 @@ class Shape(NamedTuple):
             real=torch.arange(self.clients) < several,
         )
 
+    client: Tensor
+
 
 @dataclass(frozen=True, eq=False)
 class Vectorised:
@@ -86,9 +90,22 @@ class Vectorised:
     chunk: int | None = None
     record: bool | None = None
     programs: dict[Shape, Program | None] = field(default_factory=dict)
+    devices: Devices = field(default_factory=Devices)
 
-    def round(self, view: Shared, public: Tree, cohort: np.ndarray, round: int, store: Store, like: Tree) -> Totals:
-        """The sum of the encoded uploads by level; the clients' new states go to the store."""
+    def round(
+        self,
+        view: Shared,
+        public: Tree,
+        cohort: np.ndarray,
+        round: int,
+        store: Store,
+        like: Tree,
+        gathered: Tree | None = None,
+    ) -> Totals:
+        """The sum of the encoded uploads by level; the clients' new states go to the store.
+
+        With `gathered`, whose leaves have a row for each client, every message is also written into its own row.
+        """
         first = self.method.join(view, self.start)
         now = torch.tensor(round)
 
@@ -98,11 +115,13 @@ class Vectorised:
         def chunk(task: ModuleTask, clients: np.ndarray) -> Totals:
             given, shape = inputs(clients), self.shape(clients)
             run = self.programs.get(shape)
-            totals, states = (
-                run(view, public, now, shape.fill(given))
-                if run
-                else self._run(task, int(given.live.sum(1).min()), view, public, now, given)
-            )
+            if run is not None:
+                totals, states = run(view, public, now, shape.fill(given))
+            else:
+                messages, states = self.encoded(task, int(given.live.sum(1).min()), view, public, now, given)
+                totals = self._sum(messages, given.level, given.real)
+                for name, leaf in (gathered or {}).items():
+                    leaf[clients] = messages.body[name]
             store.write(clients, tree.each(lambda leaf: leaf[: len(clients)], states))
             return totals
 
@@ -124,6 +143,19 @@ class Vectorised:
         return other
 
     @cached_property
+    def steps(self) -> np.ndarray:
+        """Local steps that each client of the population has in a round."""
+        return np.array([self.plan.setting.batches.steps(int(n)) for n in self.federation.sizes], dtype=np.int64)
+
+    def work(self, clients: np.ndarray, round: int) -> np.ndarray:
+        """Local steps that each of `clients` really takes in this round."""
+        return self.devices.work(self.seed, round, clients, self.steps)
+
+    @cached_property
+    def _first_rows(self) -> Tensor:
+        return torch.from_numpy(self.federation.offsets[:-1])
+
+    @cached_property
     def workers(self) -> Workers[ModuleTask]:
         return Workers(self.task, torch.get_num_threads())
 
@@ -131,14 +163,16 @@ class Vectorised:
     def recorded(self) -> bool:
         """Decided by what is known before the first round, so that a resumed run decides alike."""
         batches, rounds = self.plan.setting.batches, self.plan.setting.rounds
-        if self.record is False or not isinstance(batches, Shuffled) or self._lengths[-1] > _MOST_STEPS:
+        if self.record is False or self.method.gather or not isinstance(batches, Shuffled):
+            return False
+        if self._lengths[-1] > _MOST_STEPS:
             return False
         return self.record is True or rounds >= _WORTH_ROUNDS * len(self._lengths)
 
     @cached_property
     def _lengths(self) -> tuple[int, ...]:
         """How many steps a recorded program may have: few different numbers, so that there are few programs."""
-        found = np.unique(self._steps(np.arange(self.federation.clients)))
+        found = np.unique(self.steps)
         if len(found) > _FEW_LENGTHS:  # 1, 2, 3, 4, 6, 8, 12, 16, ...
             found = np.unique([next(n for n in _ROUNDED if n >= steps) for steps in found])
         return tuple(int(n) for n in found)
@@ -150,18 +184,16 @@ class Vectorised:
             self.programs[shape] = record(program, view, public, now, shape.fill(inputs))
 
     def shape(self, clients: np.ndarray) -> Shape:
-        steps = self._steps(clients)
+        steps = self.steps[clients]
         if not self.recorded:
             return Shape(len(clients), int(steps.max()), int(steps.min()))
         most = next(n for n in self._lengths if n >= steps.max())
-        return Shape(self._several(len(clients)), most, max((n for n in self._lengths if n <= steps.min()), default=0))
-
-    def _steps(self, clients: np.ndarray) -> np.ndarray:
-        return np.array([self.plan.setting.batches.steps(int(n)) for n in self.federation.sizes[clients]], np.int64)
+        least = int(steps.min()) if self.devices.alike else 0
+        return Shape(self._several(len(clients)), most, max((n for n in self._lengths if n <= least), default=0))
 
     def chunks(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """Clients with like numbers of steps together, so that little is padded; the longest first."""
-        ordered = cohort[np.argsort(-self._steps(cohort), kind="stable")]
+        ordered = cohort[np.argsort(-self.steps[cohort], kind="stable")]
         several = self._several(len(cohort))
         for begin in range(0, len(ordered), several):
             yield ordered[begin : begin + several]
@@ -185,6 +217,9 @@ class Vectorised:
         def advance(step: int, new: Tree, old: Tree) -> Tree:
             return new if step < full else tree.where(given.live[step], new, old)
 
+        def own_rows(step: int) -> Tensor:
+            return given.rows[step] - self._first_rows[given.client]
+
         exact = Exact(task, batch)
         record = self.plan.record
         private = Counted(
@@ -202,6 +237,8 @@ class Vectorised:
             advance=advance,
             level=given.level,
             round=torch.as_tensor(round),
+            client=given.client,
+            rows=own_rows,
         )
         return site, private
 
@@ -239,6 +276,9 @@ class Vectorised:
 
     def inputs_for(self, state: Tree, clients: np.ndarray, round: int, purpose: str = "batches") -> Inputs:
         draw = draw_batches(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose)
+        if purpose == "batches" and not self.devices.alike:
+            taken = torch.from_numpy(self.work(np.asarray(clients), round))
+            draw = draw._replace(live=draw.live & (torch.arange(draw.live.shape[1]) < taken.unsqueeze(1)))
         record = self.plan.record
         dtype = next(iter(self.start.values())).dtype
         z = np.zeros(len(clients)) if record is None else record.multipliers[clients]
@@ -252,6 +292,7 @@ class Vectorised:
             gradient_key=self._keys("gradient", round, clients),
             release_key=self._keys("release", round, clients),
             real=torch.ones(len(clients), dtype=torch.bool),
+            client=torch.from_numpy(np.asarray(clients, np.int64)),
         )
 
     def _keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:

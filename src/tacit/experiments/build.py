@@ -18,6 +18,7 @@ from tacit.experiments.config import AmongTable, Config, MethodTable, MovingClip
 from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
+from tacit.federation.devices import Devices
 from tacit.privacy import requests as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Among, Level, read_choices
@@ -80,6 +81,7 @@ def build_training(config: Config) -> Training:
         epochs=config.epochs,
         seed=config.seed,
         chunk=config.run.chunk,
+        devices=Devices(**(_given(config.devices) if config.devices else {})),
         dtype={"float32": torch.float32, "float64": torch.float64}[config.run.dtype],
     )
 

@@ -78,6 +78,17 @@ class MethodTable(Table):
     personal_lr: Positive | None = None
     keep: Annotated[list[str], Field(min_length=1)] | None = None
     base: str | None = None
+    loss: str | None = None
+    covariance: str | list[list[float]] | None = None
+    ridge: Positive | None = None
+    start: str | None = None
+    inner: Count | None = None
+    floor: Share | None = None
+    xi: Positive | None = None
+    beta: Positive | None = None
+    solver: str | None = None
+    finish: bool | None = None
+    intercept: Positive | None = None
     server: ServerStep | None = None
 
 
@@ -126,6 +137,14 @@ class Evaluate(Table):
     sample: Count | None = None
 
 
+class DevicesTable(Table):
+    """Devices that drop out (`drop`) or do less (`variability`); drawn by seed for each device and round."""
+
+    drop: BelowOne | None = None
+    variability: Share | None = None
+    even_work: bool | None = None
+
+
 class RunTable(Table):
     checkpoint_every: Count = 10
     chunk: Count | None = None
@@ -150,6 +169,7 @@ class Config(Table):
     levels: dict[str, LevelTable] = {}
     choices: dict[str, Share | str | AmongTable] | str = {}  # a text is the path of a CSV file: client, level
     changes: list[ChangeTable] | str | None = None  # a text is the path of a CSV file: round, client, level
+    devices: DevicesTable | None = None
     evaluate: Evaluate = Evaluate()
     run: RunTable = RunTable()
 

@@ -88,6 +88,18 @@ class Findings:
             return None
         return f"Ended after {self.done} of {self.facts.rounds} rounds: {self.stopped or 'it was interrupted'}."
 
+    @property
+    def devices(self) -> str | None:
+        """What became of the devices that were asked; None where all of them always did all their work."""
+        asked, dropped = (sum(self.series(ALL, name)[1]) for name in ("asked", "dropped"))
+        work = self.series(ALL, "work")[1]
+        if not asked:
+            return None
+        done = f"; the others took {100 * sum(work) / len(work):.1f}% of their local steps" if work else ""
+        return (
+            f"Devices: {dropped:,.0f} of {asked:,.0f} that were asked dropped out ({100 * dropped / asked:.1f}%){done}."
+        )
+
     def groups(self) -> list[tuple[str, str]]:
         """(label in the metrics, name) of all clients together and of each level that somebody chose."""
         held = [promise.level for promise in self.facts.promises if promise.clients]

@@ -43,7 +43,7 @@ def _head(several: Sequence[Findings]) -> str:
     if len(several) == 1:
         about = (
             f"{facts.method} under the plan {facts.plan}: {facts.clients:,} clients, {several[0].done:,} rounds, "
-            f"{100 * facts.rate:.3g}% of the clients asked in a round."
+            f"{100 * facts.rate:.3g}% of the clients asked in a round. {several[0].devices or ''}".rstrip()
         )
     else:
         about = f"{len(several)} runs side by side."

@@ -32,7 +32,7 @@ def tell(several: Sequence[Findings]) -> Iterator[RenderableType]:
     for findings in several:
         if len(several) > 1:
             yield f"\n{findings.title}"
-        for line in [*findings.guarantees(), findings.standing, words.warning(findings.epsilons)]:
+        for line in [*findings.guarantees(), findings.devices, findings.standing, words.warning(findings.epsilons)]:
             if line:
                 yield line
 

@@ -28,6 +28,7 @@ REGISTRY: Final[dict[str, str]] = {
     "estimation/linear-regression": "tacit.experiments.reproduce_regression",
     "estimation/mixture": "tacit.experiments.reproduce_mixture",
     "estimation/scale": "tacit.experiments.reproduce_scale",
+    "multitask/har": "tacit.experiments.reproduce_multitask",
 }
 """Name to module; imported when asked for."""
 

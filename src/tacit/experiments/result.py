@@ -66,29 +66,7 @@ class Result:
 
     def outputs(self, client: str, x: Any) -> Tensor:
         """The outputs of the client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
-        engine, view, round = self.run.engine, self.run.progress.server.view, self.run.progress.round
-        rows, who = _rows(x, engine.federation.x), np.array([self._position(client)])
-        held = engine.federation.rows(int(who[0]))
-        own, _ = engine.federation.take(torch.arange(held.start, min(held.stop, held.start + OWN_ROWS)))
-        task = engine.task.with_rows(own, torch.ones(len(own), dtype=torch.bool))
-        first = engine.method.join(view, engine.start)
-        inputs = engine.inputs_for(self.run.store.read(who, first), who, round, "adapt")
-        full = int(inputs.live.sum(1).min())
-
-        def one(given: Inputs) -> Tensor:
-            site, _ = engine.site(engine.task, given, round, full)
-            state = engine.method.adapt(view, given.state, site)
-            return engine.method.predict(task, view, state, rows)
-
-        return vmap(one)(inputs)[0]
-
-    def _position(self, client: str) -> int:
-        ids = self.run.engine.federation.ids
-        if client not in ids:
-            near = get_close_matches(str(client), ids, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"ids are like '{ids[0]}'"
-            raise TacitError(f"there is no client '{client}' among the {len(ids):,}: {hint}")
-        return ids.index(client)
+        return outputs(self.run, client, x)
 
     def save_html(self, path: Path | str) -> Path:
         """One page that works without a network; returns its path."""
@@ -98,7 +76,12 @@ class Result:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield self.table()
-        for line in [*self.guarantees(), self.findings.standing, words.warning(self.findings.epsilons)]:
+        for line in [
+            *self.guarantees(),
+            self.findings.devices,
+            self.findings.standing,
+            words.warning(self.findings.epsilons),
+        ]:
             if line:
                 yield line
 
@@ -114,6 +97,34 @@ class Result:
         with console.capture() as caught:
             console.print(self)
         return caught.get().rstrip("\n")
+
+
+def outputs(run: Run, client: str, x: Any) -> Tensor:
+    """Outputs of a client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
+    engine, view, round = run.engine, run.progress.server.view, run.progress.round
+    rows, who = _rows(x, engine.federation.x), np.array([_position(run, client)])
+    held = engine.federation.rows(int(who[0]))
+    own, _ = engine.federation.take(torch.arange(held.start, min(held.stop, held.start + OWN_ROWS)))
+    task = engine.task.with_rows(own, torch.ones(len(own), dtype=torch.bool))
+    first = engine.method.join(view, engine.start)
+    inputs = engine.inputs_for(run.store.read(who, first), who, round, "adapt")
+    full = int(inputs.live.sum(1).min())
+
+    def one(given: Inputs) -> Tensor:
+        site, _ = engine.site(engine.task, given, round, full)
+        state = engine.method.adapt(view, given.state, site)
+        return engine.method.predict(task, view, state, rows)
+
+    return vmap(one)(inputs)[0]
+
+
+def _position(run: Run, client: str) -> int:
+    ids = run.engine.federation.ids
+    if client not in ids:
+        near = get_close_matches(str(client), ids, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"ids are like '{ids[0]}'"
+        raise TacitError(f"there is no client '{client}' among the {len(ids):,}: {hint}")
+    return ids.index(client)
 
 
 def _rows(x: Any, like: Tensor) -> Tensor:

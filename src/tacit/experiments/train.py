@@ -102,7 +102,9 @@ def _go(
         return facts
 
     facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads)
-    recorder = Recorder(Metrics(folder and folder.metrics), facts, Spending(plan, ledger, uploads))
+    recorder = Recorder(
+        Metrics(folder and folder.metrics), facts, Spending(plan, ledger, uploads), not made.engine.devices.alike
+    )
     bar = Bar(recorder, facts.name, facts.rounds)
     watchers = (Promises(plan, promised), recorder, *([bar] if progress else []))
     changes = parts.privacy.changes

@@ -21,11 +21,14 @@ from tacit.privacy.plan import Plan
 class Recorder:
     """Writes down every evaluation, with what had been spent by then; on disk before the round's checkpoint is."""
 
-    def __init__(self, metrics: Metrics, facts: Facts, spending: Spending) -> None:
-        self.metrics, self._facts, self.spending = metrics, facts, spending
+    def __init__(self, metrics: Metrics, facts: Facts, spending: Spending, devices: bool = False) -> None:
+        self.metrics, self._facts, self.spending, self._devices = metrics, facts, spending, devices
         self.spent: Mapping[str, Spent] = {}
 
     def after_round(self, report: Report) -> None:
+        if self._devices:
+            figures = {"asked": report.asked, "dropped": report.asked - report.cohort, "work": report.work}
+            self.metrics.append(Row(report.round, ALL, name, v) for name, v in figures.items() if v is not None)
         if report.scores is not None:
             self.record(report.round, report.scores, report.bound, report.plan)
         if report.weights is not None:

@@ -98,8 +98,11 @@ def _rows(part: Part, federation: "Federation") -> None:
     if part.x.is_floating_point() and not (finite := torch.isfinite(part.x)).all():
         row = int((~finite.reshape(len(part.x), -1)).any(1).nonzero()[0])
         raise TacitError(f"{part.owner(row)} has NaN or infinity in its {part.label}: drop or impute these values")
+    if part.y.is_floating_point() and not torch.isfinite(part.y).all():
+        row = int((~torch.isfinite(part.y)).nonzero()[0])
+        raise TacitError(f"{part.owner(row)} has NaN or infinity among its targets: drop or impute these values")
     outside = (part.y < 0) | (part.y >= federation.classes)
-    if outside.any():
+    if outside.any() and not part.y.is_floating_point():
         row = int(outside.nonzero()[0])
         raise TacitError(
             f"{part.owner(row)} has label {int(part.y[row])} in its {part.label}, "
@@ -110,7 +113,8 @@ def _rows(part: Part, federation: "Federation") -> None:
 def _types(part: Part, federation: "Federation") -> None:
     if part.x.dtype not in INPUTS or part.x.dtype != federation.x.dtype:
         raise TacitError(f"{part.label} is {part.x.dtype}: give uint8, float32 or float64, the same in all parts")
-    if part.y.dtype != torch.int64 or part.y.dim() != 1:
+    real = part.y.is_floating_point() and federation.classes == 1  # targets of a regression
+    if not (part.y.dtype == torch.int64 or real) or part.y.dim() != 1:
         raise TacitError(
             f"labels of the {part.label} are {part.y.dtype} of shape {tuple(part.y.shape)}: give int64, one a row"
         )

@@ -29,7 +29,7 @@ class Federation:
 
     name: str
     x: Tensor  # [rows, ...]: float32, float64, or uint8, which `as_input` scales when a batch is gathered
-    y: Tensor  # [rows], int64
+    y: Tensor  # [rows], int64; real targets (floating) if there is one class
     offsets: np.ndarray  # [clients + 1], int64
     test_x: Tensor  # each client's own test rows; a client may have none
     test_y: Tensor
@@ -66,9 +66,10 @@ class Federation:
         return as_input(self.x[index]), self.y[index]
 
     def class_counts(self) -> np.ndarray:
-        """[clients, classes]: how many training rows of each class a client holds."""
+        """[clients, classes]: how many training rows of each class a client holds; real targets are one class."""
         owner = np.repeat(np.arange(self.clients), self.sizes)
-        flat = np.bincount(owner * self.classes + self.y.numpy(), minlength=self.clients * self.classes)
+        kind = 0 if self.y.is_floating_point() else self.y.numpy()
+        flat = np.bincount(owner * self.classes + kind, minlength=self.clients * self.classes)
         return flat.reshape(self.clients, self.classes)
 
     def astype(self, dtype: torch.dtype) -> "Federation":

@@ -9,6 +9,7 @@ from tacit.methods.fedavg import FedAvg
 from tacit.methods.fine_tuned import FineTuned
 from tacit.methods.keep_local import KeepLocal
 from tacit.methods.local_only import LocalOnly
+from tacit.methods.multitask import Multitask
 from tacit.methods.optim import LocalSgd, ServerAdam, ServerSgd
 from tacit.methods.scaffold import Scaffold
 
@@ -20,6 +21,7 @@ REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "ditto": Ditto,
         "scaffold": Scaffold,
         "keep-local": KeepLocal,
+        "multitask": Multitask,
     }
 )
 
@@ -32,6 +34,7 @@ __all__ = [
     "LocalOnly",
     "LocalSgd",
     "Method",
+    "Multitask",
     "Scaffold",
     "ServerAdam",
     "ServerSgd",

@@ -17,7 +17,7 @@ from tacit.federation.data import Federation
 from tacit.models.kernels import Kernels
 from tacit.models.norm import Moments, has_batch_statistics, localised, moments, using
 
-__all__ = ["ModuleTask", "check", "has_batch_statistics", "params", "per_example_cross_entropy"]
+__all__ = ["ModuleTask", "check", "has_batch_statistics", "params", "per_example_cross_entropy", "per_example_loss"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Params = Mapping[str, Tensor]
@@ -29,6 +29,13 @@ def per_example_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return -log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
+def per_example_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy for classes, half the squared error for real targets."""
+    if y.is_floating_point():
+        return (outputs.squeeze(-1) - y).square() / 2
+    return per_example_cross_entropy(outputs, y)
+
+
 def params(module: nn.Module) -> Tree:
     """Clones of the trainable parameters, by name; frozen ones stay inside the module and are never shared."""
     return {name: leaf.detach().clone() for name, leaf in module.named_parameters() if leaf.requires_grad}
@@ -36,7 +43,9 @@ def params(module: nn.Module) -> Tree:
 
 @dataclass(frozen=True, eq=False)
 class ModuleTask:
-    """A module and its loss (cross-entropy by default; `loss(outputs, y)` gives one number for each example).
+    """A module and its loss; `loss(outputs, y)` gives one number for each example.
+
+    By default it is cross-entropy, and for real targets half the squared error.
 
     The module is copied: nothing done here changes the one given. Batch normalisation uses the statistics of the
     batch in training. For prediction they are values: `statistics` measures them on a client's own rows, and with
@@ -44,7 +53,7 @@ class ModuleTask:
     """
 
     module: nn.Module
-    loss: Loss = per_example_cross_entropy
+    loss: Loss = per_example_loss
     norms: tuple[str, ...] = field(init=False)  # names of the batch normalisation layers
 
     def __post_init__(self) -> None:
@@ -125,7 +134,7 @@ class _Measured:
         return self.task.loss(self.apply(params, x), y)
 
 
-def check(module: nn.Module, federation: Federation, loss: Loss = per_example_cross_entropy) -> None:
+def check(module: nn.Module, federation: Federation, loss: Loss = per_example_loss) -> None:
     """Raises a `TacitError` where the module cannot be trained on the federation; runs it on two rows, no more."""
     _layers(module)
     _parameters(module, federation)

@@ -38,6 +38,7 @@ class Setting(NamedTuple):
     queries: int = 1  # private gradients in one local step of the method
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
+    drop: float = 0.0  # probability that a client that was asked sends nothing; the divisor of a mean ignores it
     asked: np.ndarray | None = None  # bool [clients]: whose own account has a round left; None: everybody's
 
     @property

@@ -257,4 +257,4 @@ def _participations(given: int | None, setting: Setting) -> int:
         return given
     from scipy.stats import binom
 
-    return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate)))
+    return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate * (1 - setting.drop))))

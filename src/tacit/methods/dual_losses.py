@@ -1,0 +1,101 @@
+"""Convex losses with their conjugates, and the closed-form step of dual coordinate ascent for each.
+
+For a margin u = w.x and target y, `value` is loss(u, y) and `conjugate` is loss*(-alpha). `step` gives the alpha that
+minimises loss*(-alpha) + (alpha - old) g + s (alpha - old)^2 / 2: one coordinate of the local dual (7), where g is the
+current margin and s > 0 its change for a unit of alpha. All of it is elementwise and works under `vmap`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, softplus
+
+_NEWTON_STEPS = 12
+
+
+class DualLoss(Protocol):
+    def value(self, u: Tensor, y: Tensor) -> Tensor: ...
+
+    def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
+        """loss*(-alpha) for a feasible alpha; `step` never leaves the feasible ones."""
+        ...
+
+    def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class SmoothHinge:
+    """max(0, 1 - y u), with its corner rounded over a width of `smooth`; y is -1 or 1, alpha y lies in [0, 1]."""
+
+    smooth: float = 0.5
+
+    def value(self, u: Tensor, y: Tensor) -> Tensor:
+        short = 1 - y * u
+        if self.smooth == 0:
+            return short.clamp(min=0)
+        return torch.where(
+            short < self.smooth, short.clamp(min=0).square() / (2 * self.smooth), short - self.smooth / 2
+        )
+
+    def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
+        return -alpha * y + self.smooth / 2 * alpha.square()
+
+    def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor:
+        b = old * y
+        return y * (b + (1 - y * g - self.smooth * b) / (s + self.smooth)).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Hinge(SmoothHinge):
+    """The loss of a support vector machine, as in the paper: loss*(-alpha) = -alpha y, alpha y in [0, 1]."""
+
+    smooth: float = 0.0
+
+
+@dataclass(frozen=True)
+class Squared:
+    """(u - y)^2 / 2, for real targets or for classes as -1 and 1."""
+
+    def value(self, u: Tensor, y: Tensor) -> Tensor:
+        return (u - y).square() / 2
+
+    def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
+        return alpha.square() / 2 - alpha * y
+
+    def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor:
+        return old + (y - g - old) / (1 + s)
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """log(1 + exp(-y u)); y is -1 or 1, b = alpha y lies in (0, 1) and costs b log b + (1 - b) log(1 - b)."""
+
+    def value(self, u: Tensor, y: Tensor) -> Tensor:
+        return softplus(-y * u)
+
+    def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
+        b = (alpha * y).clamp(0, 1)
+        return torch.xlogy(b, b) + torch.xlogy(1 - b, 1 - b)
+
+    def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor:
+        """Newton in z = logit(b), kept inside a shrinking bracket: z + y g + s (sigmoid(z) - b0) rises with z."""
+        b0 = old * y
+        low = -y * g - s * (1 - b0)
+        high = low + s
+        z = ((low + high) / 2).clamp(-30, 30)
+        for _ in range(_NEWTON_STEPS):
+            b = torch.sigmoid(z)
+            f = z + y * g + s * (b - b0)
+            low, high = torch.where(f < 0, z, low), torch.where(f < 0, high, z)
+            newton = z - f / (1 + s * b * (1 - b))
+            z = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)
+        return y * logsigmoid(z).exp()
+
+
+LOSSES: Mapping[str, DualLoss] = MappingProxyType(
+    {"hinge": Hinge(), "smooth-hinge": SmoothHinge(), "squared": Squared(), "logistic": Logistic()}
+)
