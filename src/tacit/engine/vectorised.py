@@ -71,8 +71,6 @@ class Shape(NamedTuple):
             real=torch.arange(self.clients) < several,
         )
 
-    client: Tensor
-
 
 @dataclass(frozen=True, eq=False)
 class Vectorised:

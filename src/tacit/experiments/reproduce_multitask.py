@@ -209,14 +209,12 @@ def _large(said: AsPublished) -> str:
 _INTRODUCTION: Final = """UCI HAR, 30 people, sitting against the rest, rows of norm one; a quarter of each person's
 segments tests (windows overlap by half, so a split by row would test on training data). Each device takes off the mean
 of its own rows; under a record-level plan a noisy one, charged as one more gradient."""
-_PAPER_SAYS: Final = (
-    "The paper finds the error almost the same for every tau, and that of private models least at drop .2."
-)
-_READING: Final = """**Reading.** Record-level epsilon protects one window of a person, device-level epsilon all that a
-person has: the two cannot be compared. With thirty devices a device-level message carries noise of many times its own norm, so
-that a figure above that of the local SVM means: at this epsilon a device does better alone. Finishing on the device
-takes back much of the harm that a noisy model does. Dropping out saves noise (the ledger charges what was sent), and
-loses work; less local work at the same number of rounds leaves models further from their optimum."""
+_PAPER_SAYS: Final = "The paper: almost the same error for every tau; with privacy, the least at drop .2."
+_READING: Final = """**Reading.** Record-level epsilon protects one window of a person, device-level epsilon all that
+a person has: the two cannot be compared. With thirty devices a device-level message carries noise of many times its own
+norm, so that a figure above that of the local SVM means: at this epsilon a device does better alone. Finishing on the
+device takes back much of the harm that a noisy model does. Dropping out saves noise (the ledger charges what was sent),
+and loses work; less local work at the same number of rounds leaves models further from their optimum."""
 
 REPRODUCTION: Final = Reproduction(
     name="multitask/har",
