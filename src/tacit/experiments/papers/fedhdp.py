@@ -81,7 +81,7 @@ def _arms(tried: Sequence[float]) -> list[str]:
     return [NON_PRIVATE, DP_FEDAVG, *map(at, tried), OPTIMAL]
 
 
-_USUAL: Final = (0.0, 0.01, 0.025, 0.1, 1.0)
+_USUAL: Final = (0.01, 0.025, 0.1, 1.0)
 _WRITERS: Final = (0.01, 0.1, 1.0)
 
 MNIST_PAGE = Reproduction(

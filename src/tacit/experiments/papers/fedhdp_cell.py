@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit import models, rng
 from tacit.engine.loop import Schedule
@@ -67,12 +67,19 @@ def _scaled(pool: Pool, recipe: Recipe) -> Pool:
     return replace(pool, x=scaled(pool.x), test=(scaled(pool.test[0]), pool.test[1]))
 
 
-def train(config: Config, clients: Federation, sample: int | None = None) -> Result:
+def start(recipe: Recipe, config: Config, clients: Federation) -> nn.Module:
+    made = models.build(recipe.model, clients.input_shape, clients.classes, hidden=recipe.hidden)
+    model = models.initialise(made, config.seed)
+    with torch.no_grad():
+        model.get_parameter("head.weight").mul_(recipe.head)
+    return model
+
+
+def train(recipe: Recipe, config: Config, clients: Federation, sample: int | None = None) -> Result:
     """The experiment on these clients, in memory and without a word."""
-    model = models.build(config.model.name, clients.input_shape, clients.classes, hidden=config.model.hidden or ())
     parts = Parts(
         clients,
-        models.initialise(model, config.seed),
+        start(recipe, config, clients),
         build_method(config.method),
         build_privacy(config),
         build_training(config),
@@ -88,7 +95,7 @@ def measure(bench: Bench, recipe: Recipe, arm: str, seed: int, strength: float |
     def compute() -> Cell:
         began = time.perf_counter()
         bench.console.print(f"  {config.name}, lambda {config.method.strength:g}, seed {seed}", style="dim")
-        result = train(config, federation(recipe, seed))
+        result = train(recipe, config, federation(recipe, seed))
         seconds = time.perf_counter() - began
         return {**figures(result), **ledgers(result), "own": own_accuracies(result), "seconds": seconds}
 
@@ -102,7 +109,7 @@ def validate(bench: Bench, recipe: Recipe, arm: str, seed: int) -> Cell:
     def compute() -> Cell:
         began = time.perf_counter()
         bench.console.print(f"  validation: {config.name}", style="dim")
-        result = train(config, federation(recipe, seed, validation=True), sample=1)
+        result = train(recipe, config, federation(recipe, seed, validation=True), sample=1)
         return {"accuracy": 100 * (result.scores.common or 0.0), "seconds": time.perf_counter() - began}
 
     return bench.cell(key(recipe, config, "validation"), compute)
@@ -110,7 +117,8 @@ def validate(bench: Bench, recipe: Recipe, arm: str, seed: int) -> Cell:
 
 def key(recipe: Recipe, config: Config, what: str) -> Cell:
     """What a cell is kept by: everything that decides its figures."""
-    return {"what": what, "experiment": decisive(full(config)), "inputs": [recipe.shift, recipe.scale]}
+    beside = {"inputs": [recipe.shift, recipe.scale], "head": recipe.head}
+    return {"what": what, "experiment": decisive(full(config)), **beside}
 
 
 def figures(result: Result) -> Cell:

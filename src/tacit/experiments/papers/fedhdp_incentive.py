@@ -1,7 +1,8 @@
 """What would a client gain by opting out of a trained federation?
 
 The same federation is trained twice from the same seed: as it was, and with a few private clients of each level
-moved to the opted-out. What these same clients get in both worlds is compared, client by client, beside those that stayed.
+moved to the opted-out. What these same clients get in both worlds is compared, client by client, beside those that
+stayed.
 """
 
 import math
@@ -50,7 +51,7 @@ def after(bench: Bench, recipe: Recipe, arm: str, seed: int) -> Cell:
         gone = {who for several in moved.values() for who in several}
         chosen = {clients.ids[k]: choices.of(k).name for k in range(clients.clients) if k not in gone}
         chosen |= {clients.ids[k]: "open" for k in gone}
-        result = train(parse({**config.model_dump(exclude_unset=True), "choices": chosen}), clients)
+        result = train(recipe, parse({**config.model_dump(exclude_unset=True), "choices": chosen}), clients)
         stayed = {name: [k for k in held if k not in gone] for name, held in private.items()}
         seconds = time.perf_counter() - began
         return {"moved": moved, "stayed": stayed, "own": own_accuracies(result), "seconds": seconds}
@@ -145,8 +146,8 @@ def _picture(recipe: Recipe, title: str, moved: Gains, stayed: Gains) -> Picture
 
 _ABOUT: Final = (
     "What would a private client gain by opting out? Each federation is trained twice from the same seed: as it was, "
-    "and with 1% of all clients, drawn from each private level, moved to those who opted out. Data, start and the draw of "
-    "cohorts are the same; so is the noise of the rest but for its weight. In closed form, for point estimation: "
+    "and with 1% of all clients, drawn from each private level, moved to those who opted out. Data, start and the draw "
+    "of cohorts are the same; so is the noise of the rest but for its weight. In closed form, for point estimation: "
     "[theory](theory-fedhdp.md)."
 )
 

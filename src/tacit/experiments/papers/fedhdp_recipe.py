@@ -50,10 +50,11 @@ class Recipe:
     scale: float = 1.0
     model: str = "mlp"
     hidden: tuple[int, ...] = (64,)
+    head: float = 5.0  # the last layer's weights start at so many times their usual size
     rounds: int = 500
     batch: int = 30
     epochs: int = 1
-    personal_lr: float = 0.1
+    personal_lr: float = 0.3
     strength: float = 0.005
 
     def kind(self, arm: str) -> str:
@@ -108,21 +109,30 @@ _PLAIN = str.maketrans({" ": "-", "=": "-", ",": None})
 _MNIST_TUNED: Final = {
     NON_PRIVATE: Tuned(lr=0.1, server_lr=1.0),
     DP_FEDAVG: Tuned(lr=0.1, server_lr=0.2, decay=0.997),
-    "fedhdp": Tuned(lr=0.1, server_lr=1.5, target=0.2),
+    "fedhdp": Tuned(lr=0.1, server_lr=0.7, decay=0.998),
 }
 MNIST: Final = Recipe("mnist", "mnist", clients=2000, rate=0.05, tuned=_MNIST_TUNED, shift=0.13)
 SKEWED: Final = replace(MNIST, name="skewed", table="mnist-skewed", opted_out={"share": 0.05, "holding": 7})
 
 _WRITERS_TUNED: Final = {
     NON_PRIVATE: Tuned(lr=0.1, server_lr=1.0),
-    DP_FEDAVG: Tuned(lr=0.1, server_lr=0.2),
-    "fedhdp": Tuned(lr=0.1, server_lr=1.0),
+    DP_FEDAVG: Tuned(lr=0.1, server_lr=0.1, decay=0.997),
+    "fedhdp": Tuned(lr=0.1, server_lr=0.7, decay=0.998),
 }
-WRITERS: Final = Recipe(
-    "writers", "writers", clients=539, rate=0.03, epsilon=0.6, partition="writer", tuned=_WRITERS_TUNED, strength=0.05
+WRITERS: Final = replace(
+    MNIST,
+    name="writers",
+    table="writers",
+    clients=539,
+    rate=0.03,
+    epsilon=0.6,
+    partition="writer",
+    batch=128,
+    tuned=_WRITERS_TUNED,
+    strength=0.05,
 )
 WRITERS_AT_PAPERS_NOISE: Final = replace(WRITERS, name="writers-noise", rate=0.1875, noise=3.49)
 WRITERS_CNN: Final = replace(
-    WRITERS, name="writers-cnn", table="writers-cnn", epsilon=4.1, model="two-conv-cnn", hidden=(8, 16, 32)
+    WRITERS, name="writers-cnn", table="writers-cnn", epsilon=4.1, model="two-conv-cnn", hidden=(8, 16, 32), head=1.0
 )
 """Fewer channels than the paper's network, because a sixth of its clients cannot average the noise of 1.2 million."""

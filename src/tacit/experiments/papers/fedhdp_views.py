@@ -167,7 +167,8 @@ def recipe(of: Recipe, cells: Sequence[Cell]) -> str:
     seconds = [cell["seconds"] for cell in cells]
     return "\n".join(
         [
-            f"**Recipe.** {of.model}, hidden {list(of.hidden)}; inputs (pixel - {of.shift:g}) / {of.scale:g}; batches "
+            f"**Recipe.** {of.model}, hidden {list(of.hidden)}, head at {of.head:g} x its usual start; inputs "
+            f"(pixel - {of.shift:g}) / {of.scale:g}; batches "
             f"of {of.batch}, epochs {of.epochs}; personal learning rate {of.personal_lr:g}. Chosen on validation "
             "images (see [the record](fedhdp-selection.md)):",
             "",
