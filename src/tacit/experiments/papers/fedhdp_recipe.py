@@ -54,7 +54,7 @@ class Recipe:
     rounds: int = 500
     batch: int = 30
     epochs: int = 1
-    personal_lr: float = 0.3
+    personal_lr: float = 1.0
     strength: float = 0.005
 
     def kind(self, arm: str) -> str:
