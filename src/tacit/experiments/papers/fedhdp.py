@@ -96,7 +96,7 @@ SKEWED_PAGE = Reproduction(
     "fedhdp/mnist-skewed",
     "FedHDP where all who opted out hold the digit 7",
     PAPER,
-    partial(make, [Plan(SKEWED, (0.0, 0.025, 0.1, 0.5, 1.0))]),
+    partial(make, [Plan(SKEWED, (0.0, 0.1, 0.5, 1.0))]),
     seeds=3,
     cells="fedhdp",
 )

@@ -123,9 +123,7 @@ def key(recipe: Recipe, config: Config, what: str) -> Cell:
 
 def figures(result: Result) -> Cell:
     found: Cell = {"global": 100 * (result.scores.common or 0.0)}
-    private = np.array(
-        [promise.budget is not None or promise.noise for promise in result.findings.facts.promises], bool
-    )
+    private = np.array([promise.delta is not None for promise in result.findings.facts.promises])
     for group, wanted in (("private", True), ("open", False)):
         members = private[result.scores.level] == wanted
         if members.any():
