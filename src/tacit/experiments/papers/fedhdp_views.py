@@ -130,9 +130,8 @@ def chosen_ratios(recipe: Recipe, optimal: Row, top: Row) -> list[Part]:
         f"{top.accuracy:.2f}: {optimal.accuracy - top.accuracy:+.2f} points."
     )
     curves = [Curve(f"seed {seed}", rounds, chosen, COLORS[seed % len(COLORS)]) for seed, chosen in enumerate(several)]
-    picture = Picture(
-        "optimal", "The ratio that was chosen in every round.", [Panel("", "round", "ratio r", curves, "y")]
-    )
+    panel = Panel("", "round", "ratio r", curves, "y")
+    picture = Picture(f"{recipe.name}-optimal", "The ratio that was chosen in every round.", [panel])
     return [Results("The ratio that was chosen, by round", ["seed", *map(str, marks)], lines, note), picture]
 
 
@@ -170,7 +169,7 @@ def recipe(of: Recipe, cells: Sequence[Cell]) -> str:
             f"**Recipe.** {of.model}, hidden {list(of.hidden)}, head at {of.head:g} x its usual start; inputs "
             f"(pixel - {of.shift:g}) / {of.scale:g}; batches "
             f"of {of.batch}, epochs {of.epochs}; personal learning rate {of.personal_lr:g}. Chosen on validation "
-            "images (see [the record](fedhdp-selection.md)):",
+            "images (record: `tacit reproduce fedhdp/selection`):",
             "",
             *kinds,
             "",
