@@ -30,7 +30,7 @@ GRIDS: Final[Mapping[str, tuple[Recipe, Mapping[str, Sequence[Change]]]]] = {
     "One-digit clients of MNIST": (
         MNIST,
         {
-            NON_PRIVATE: [{"lr": 0.1}, {"server_lr": 0.5}],
+            NON_PRIVATE: [{"lr": 0.3}, {"server_lr": 0.5}],
             DP_FEDAVG: [
                 {"server_lr": 0.1},
                 {"server_lr": 0.4},

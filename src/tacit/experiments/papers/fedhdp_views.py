@@ -167,9 +167,9 @@ def recipe(of: Recipe, cells: Sequence[Cell]) -> str:
     return "\n".join(
         [
             f"**Recipe.** {of.model}, hidden {list(of.hidden)}, head at {of.head:g} x its usual start; inputs "
-            f"(pixel - {of.shift:g}) / {of.scale:g}; batches "
-            f"of {of.batch}, epochs {of.epochs}; personal learning rate {of.personal_lr:g}, raised once after a look at the "
-            "personal accuracies that are reported. Chosen on validation images, to be checked by "
+            f"(pixel - {of.shift:g}) / {of.scale:g}; batches of {of.batch}, epochs {of.epochs}; personal "
+            f"learning rate {of.personal_lr:g}, raised once after a look at the personal accuracies "
+            "that are reported. Chosen on validation images, to be checked by "
             "`tacit reproduce fedhdp/selection`:",
             "",
             *kinds,
