@@ -11,7 +11,7 @@ from tacit.experiments.config import parse
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -1,8 +1,8 @@
 """The papers' tables and figures, measured again: a registry, a cache of cells, and a runner that writes pages.
 
-A reproduction is registered by name and module; the module has `REPRODUCTION`. Its `make` asks the bench for one cell
-after the other, so an interrupted grid goes on where it stopped. Cells are kept by what they were asked for: the
-reproduction's name and version, and the cell's configuration.
+A reproduction is registered by name and module; the module has `REPRODUCTION`, or the name behind a colon. Its `make`
+asks the bench for one cell after the other, so an interrupted grid goes on where it stopped. Cells are kept by what
+they were asked for: the reproduction's name and version, and the cell's configuration.
 """
 
 import hashlib
@@ -29,8 +29,14 @@ REGISTRY: Final[dict[str, str]] = {
     "estimation/mixture": "tacit.experiments.reproduce_mixture",
     "estimation/scale": "tacit.experiments.reproduce_scale",
     "multitask/har": "tacit.experiments.reproduce_multitask",
+    "fedhdp/selection": "tacit.experiments.papers.fedhdp_selection",
+    "fedhdp/mnist": "tacit.experiments.papers.fedhdp:MNIST_PAGE",
+    "fedhdp/mnist-skewed": "tacit.experiments.papers.fedhdp:SKEWED_PAGE",
+    "fedhdp/writers": "tacit.experiments.papers.fedhdp:WRITERS_PAGE",
+    "fedhdp/writers-cnn": "tacit.experiments.papers.fedhdp:WRITERS_CNN_PAGE",
+    "fedhdp/incentive": "tacit.experiments.papers.fedhdp_incentive",
 }
-"""Name to module; imported when asked for."""
+"""Name to module, and to the name in it where that is not `REPRODUCTION`; imported when asked for."""
 
 RESULTS: Final = Path("docs/results")
 CACHE: Final = Path("runs/reproduce")
@@ -79,11 +85,13 @@ class Reproduction:
     make: Callable[[Bench], Sequence[Any]]
     seeds: int = 20
     version: int = 1
+    cells: str = ""  # a name for the cells where several pages share them; otherwise the page's own
 
     def run(self, console: "Console", full: bool, seeds: int | None, cache: Path | None = None) -> Page:
         """Paper and measured side by side; cells already in `cache` are not computed again."""
-        place = None if cache is None else cache / self.name.replace("/", "-")
-        about = f"{self.name} version {self.version}"
+        cells = self.cells or self.name
+        place = None if cache is None else cache / cells.replace("/", "-")
+        about = f"{cells} version {self.version}"
         bench = Bench(console, full, self.seeds if seeds is None else seeds, place, about)
         return Page(self.title, self.paper, self.make(bench))
 
@@ -91,7 +99,8 @@ class Reproduction:
 def find(name: str) -> Reproduction:
     if name not in REGISTRY:
         raise TacitError(f"no reproduction is called {name!r}: choose one of {', '.join(REGISTRY)}")
-    return import_module(REGISTRY[name]).REPRODUCTION
+    module, _, place = REGISTRY[name].partition(":")
+    return getattr(import_module(module), place or "REPRODUCTION")
 
 
 def reproduce(
@@ -133,6 +142,6 @@ def _kept(path: Path, text: str) -> Cell | None:
 def _keep(path: Path, text: str, figures: Cell) -> None:
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
+        part = path.with_suffix(f".{os.getpid()}.part")  # two processes may fill one cache
         part.write_text(json.dumps({"config": text, "figures": figures}))
         part.replace(path)

@@ -32,7 +32,7 @@ Module = TypeVar("Module", bound=nn.Module)
 Shape = Sequence[int]
 
 
-def _image(shape: Shape) -> dict[str, int]:
+def _image(shape: Shape) -> dict[str, Any]:
     """Channels and side of [side, side], [channels, side, side], or a flat square grey image."""
     if len(shape) == 1 and isqrt(shape[0]) ** 2 == shape[0]:
         shape = (1, isqrt(shape[0]), isqrt(shape[0]))

@@ -1,5 +1,7 @@
 """The two small convolutional networks of the papers. Inputs may come flat or as images."""
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
@@ -36,18 +38,24 @@ class FiveLayerCNN(nn.Module):
 class TwoConvCNN(nn.Module):
     """conv 3x3x32, conv 3x3x64, pool, two linear layers: 1,206,590 parameters at 28x28 with 62 classes. Sides from 6.
 
+    `hidden`: channels of both convolutions and width of the first linear layer, where others are wanted.
     The published model has dropout after the pool and before the head. It is left out: dropout draws from a global
     generator, so that a client's result would depend on which other clients run beside it.
     """
 
-    def __init__(self, channels: int = 1, side: int = 28, classes: int = 62) -> None:
+    def __init__(
+        self, channels: int = 1, side: int = 28, classes: int = 62, hidden: Sequence[int] = (32, 64, 128)
+    ) -> None:
         super().__init__()
+        if len(hidden) != 3:
+            raise TacitError(f"TwoConvCNN has three hidden layers, not {len(hidden)}: give hidden=[32, 64, 128]")
+        first, second, third = hidden
         last = _positive((side - 4) // 2, "TwoConvCNN", side, 6)
         self.image = (channels, side, side)
-        self.conv1 = nn.Conv2d(channels, 32, 3)
-        self.conv2 = nn.Conv2d(32, 64, 3)
-        self.linear = nn.Linear(64 * last * last, 128)
-        self.head = nn.Linear(128, classes)
+        self.conv1 = nn.Conv2d(channels, first, 3)
+        self.conv2 = nn.Conv2d(first, second, 3)
+        self.linear = nn.Linear(second * last * last, third)
+        self.head = nn.Linear(third, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], *self.image)

@@ -1,0 +1,171 @@
+"""One cell: a recipe, an arm and a seed become the figures of a row. Accuracies are simulation only."""
+
+import time
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit import models, rng
+from tacit.engine.loop import Schedule
+from tacit.experiments.build import Parts, build_method, build_privacy, build_training
+from tacit.experiments.config import Config, decisive, full
+from tacit.experiments.papers.fedhdp_recipe import Recipe
+from tacit.experiments.reproduce import Bench, Cell
+from tacit.experiments.result import Result
+from tacit.experiments.train import conduct
+from tacit.federation.data import Federation, offsets_of
+from tacit.federation.pools import Ids, Pool, divide
+from tacit.federation.sources import npz_pool
+
+OWN_ROWS: Final = 50  # test images of a one-digit client, drawn from those of its digit
+VALIDATION: Final = 1 / 6  # of the training images, for selection
+
+
+def federation(recipe: Recipe, seed: int, validation: bool = False) -> Federation:
+    """The clients of a recipe. For `validation`, training images stand in for the test set, which is left alone."""
+    pool = npz_pool("mnist")
+    pool = _scaled(set_aside(pool, VALIDATION, seed) if validation else pool, recipe)
+    if recipe.partition == "writer":
+        return divide(pool, partition="writer", clients=recipe.clients, seed=seed)
+    dealt = divide(pool, partition=recipe.partition, clients=recipe.clients, test="matched", seed=seed)
+    return tested_by_class(dealt, OWN_ROWS, seed)
+
+
+def set_aside(pool: Pool, share: float, seed: int) -> Pool:
+    """The pool with a share of its training rows, drawn at random, as the test set."""
+    held = rng.generator(seed, "validation rows").random(len(pool.y)) < share
+    kept, held = np.flatnonzero(~held), np.flatnonzero(held)
+    ids = {name: Ids(each.train[kept]) for name, each in pool.ids.items()}
+    return replace(pool, x=pool.x[kept], y=pool.y[kept], test=(pool.x[held], pool.y[held]), ids=ids)
+
+
+def tested_by_class(of: Federation, rows: int, seed: int) -> Federation:
+    """`of`, where each client's own test rows are `rows` of the common ones with the label of its first row."""
+    assert of.common_x is not None
+    assert of.common_y is not None
+    places = [np.flatnonzero(of.common_y.numpy() == kind) for kind in range(of.classes)]
+    chosen = []
+    for client, start in enumerate(of.offsets[:-1]):
+        held = places[int(of.y[start])]
+        chosen.append(rng.generator(seed, "test rows", client).permutation(held)[:rows])
+    index = np.concatenate(chosen)
+    sizes = [len(own) for own in chosen]
+    return replace(of, test_x=of.common_x[index], test_y=of.common_y[index], test_offsets=offsets_of(sizes))
+
+
+def _scaled(pool: Pool, recipe: Recipe) -> Pool:
+    if (recipe.shift, recipe.scale) == (0.0, 1.0):
+        return pool
+
+    def scaled(x: Tensor) -> Tensor:
+        return (x.to(torch.float32) / 255 - recipe.shift) / recipe.scale
+
+    assert pool.test is not None
+    return replace(pool, x=scaled(pool.x), test=(scaled(pool.test[0]), pool.test[1]))
+
+
+def start(recipe: Recipe, config: Config, clients: Federation) -> nn.Module:
+    made = models.build(recipe.model, clients.input_shape, clients.classes, hidden=recipe.hidden)
+    model = models.initialise(made, config.seed)
+    with torch.no_grad():
+        model.get_parameter("head.weight").mul_(recipe.head)
+    return model
+
+
+def train(recipe: Recipe, config: Config, clients: Federation, sample: int | None = None) -> Result:
+    """The experiment on these clients, in memory and without a word."""
+    parts = Parts(
+        clients,
+        start(recipe, config, clients),
+        build_method(config.method),
+        build_privacy(config),
+        build_training(config),
+        Schedule(config.evaluate.every, config.rounds, sample),
+    )
+    return conduct(parts, full(config), None, resume=False, progress=False)
+
+
+def measure(bench: Bench, recipe: Recipe, arm: str, seed: int, strength: float | None = None) -> Cell:
+    """All figures of one row of a table, in percent; variances across clients are 100 x those of the shares."""
+    config = recipe.experiment(arm, seed, strength)
+
+    def compute() -> Cell:
+        began = time.perf_counter()
+        bench.console.print(f"  {config.name}, lambda {config.method.strength:g}, seed {seed}", style="dim")
+        result = train(recipe, config, federation(recipe, seed))
+        seconds = time.perf_counter() - began
+        return {**figures(result), **ledgers(result), "own": own_accuracies(result), "seconds": seconds}
+
+    return bench.cell(key(recipe, config, "row"), compute)
+
+
+def validate(bench: Bench, recipe: Recipe, arm: str, seed: int) -> Cell:
+    """The shared model's accuracy on validation images: the one figure that hyper-parameters are chosen by."""
+    config = recipe.experiment(arm, seed, personal=False)
+
+    def compute() -> Cell:
+        began = time.perf_counter()
+        bench.console.print(f"  validation: {config.name}", style="dim")
+        result = train(recipe, config, federation(recipe, seed, validation=True), sample=1)
+        return {"accuracy": 100 * (result.scores.common or 0.0), "seconds": time.perf_counter() - began}
+
+    return bench.cell(key(recipe, config, "validation"), compute)
+
+
+def key(recipe: Recipe, config: Config, what: str) -> Cell:
+    """What a cell is kept by: everything that decides its figures."""
+    beside = {"inputs": [recipe.shift, recipe.scale], "head": recipe.head}
+    return {"what": what, "experiment": decisive(full(config)), **beside}
+
+
+def figures(result: Result) -> Cell:
+    found: Cell = {"global": 100 * (result.scores.common or 0.0)}
+    private = np.array([promise.delta is not None for promise in result.findings.facts.promises])
+    for group, wanted in (("private", True), ("open", False)):
+        members = private[result.scores.level] == wanted
+        if members.any():
+            for name, values in (("global", result.scores.shared), ("personal", result.scores.personal)):
+                found[f"{name}_{group}"] = 100 * float(values[members].mean())
+                found[f"{name}_{group}_variance"] = 100 * float(values[members].var())
+    for name in ("global", "personal"):
+        if f"{name}_private" in found and f"{name}_open" in found:
+            found[f"{name}_gain"] = found[f"{name}_open"] - found[f"{name}_private"]
+    return found
+
+
+def own_accuracies(result: Result) -> Cell:
+    """Of every client, in the order of the federation: the shared and its personal model on its own test rows."""
+    assert len(result.scores.clients) == result.run.engine.federation.clients
+    scores = {"global": result.scores.shared, "personal": result.scores.personal}
+    return {name: np.round(values, 4).tolist() for name, values in scores.items()}
+
+
+def ledgers(result: Result) -> Cell:
+    """By level: how many, what was promised and spent, its own accuracies; and the ratio of every round if it moved."""
+    levels = {}
+    for index, promise in enumerate(result.findings.facts.promises):
+        shared, personal = (result.scores.summary(which, index).mean for which in ("shared", "personal"))
+        levels[promise.level] = {
+            "clients": promise.clients,
+            "budget": promise.budget,
+            "noise": promise.noise,
+            "spent": result.findings.epsilons.get(promise.level),
+            "global": 100 * shared,
+            "personal": 100 * personal,
+        }
+    return {"levels": levels, "ratios": ratios(result)}
+
+
+def ratios(result: Result) -> list[float]:
+    """r of every round, under weights that move: the weight of one private client beside that of an open one."""
+    table = result.metrics[result.metrics.metric == "weight"]
+    if table.empty:
+        return []
+    weight = table.pivot(index="round", columns="level", values="value")
+    count = {promise.level: promise.clients for promise in result.findings.facts.promises}
+    private = [p.level for p in result.findings.facts.promises if p.noise and p.clients]
+    each = weight[private].sum(axis=1) / sum(count[name] for name in private)
+    return [round(float(value), 6) for value in each / (weight["open"] / count["open"])]
