@@ -64,7 +64,7 @@ class Site(NamedTuple):
     batch: Callable[[int], Batch]
     grad: Gradient  # exact: what comes of it may reach `Reply.state` only
     private_grad: Gradient  # what comes of it may reach `Reply.upload`; each call is one query
-    guard: Callable[[Tree, Tree], Tree] = lambda start, now: now  # the plan's rule for what would be uploaded so far
+    guard: Callable[[Tree, Tree, Tree], Tree] = lambda start, before, now: now  # the plan's rule for a step to be sent
     advance: Callable[[int, Tree, Tree], Tree] = lambda step, new, old: new  # new if the step is live, else old
     level: Tensor = torch.zeros((), dtype=torch.int64)  # index of the client's privacy level
     round: int = 0

@@ -1,6 +1,8 @@
 """What every method promises. A method is tested here by being registered."""
 
+import re
 from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +11,26 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from tacit import tree
-from tacit.core import Method, Reply, Shared, Site, Tree
+from tacit.core import Losses, Method, Reply, Shared, Site, Tree
 from tacit.engine.interference import interferes
 from tacit.engine.store import MemoryStore, NoStates
 from tacit.engine.vectorised import Inputs, Vectorised
 from tacit.errors import TacitError
-from tacit.methods import REGISTRY, Ditto, FedAvg, FineTuned, KeepLocal, LocalSgd, Scaffold, ServerAdam, ServerSgd
+from tacit.methods import (
+    APFL,
+    REGISTRY,
+    AdaPeD,
+    Ditto,
+    FedAvg,
+    FedEM,
+    FineTuned,
+    KeepLocal,
+    LocalSgd,
+    PerFedAvg,
+    Scaffold,
+    ServerAdam,
+    ServerSgd,
+)
 from tacit.privacy.gradient import Counted
 from tests.worlds import CENTRAL, PLANS, RECORD, assembled, largest_difference, ragged, run, states
 
@@ -25,13 +41,24 @@ COMPOSED: dict[str, Method] = {
     "kept ditto": KeepLocal(("norm", "head"), Ditto(FedAvg(optimizer=ServerSgd(momentum=0.5)))),
     "kept scaffold": KeepLocal(("norm",), Scaffold()),
     "kept adam": KeepLocal(("norm",), FedAvg(optimizer=ServerAdam())),
+    "hessian-free per-fedavg": PerFedAvg(hessian="hessian-free"),
+    "fedem of three, with server momentum": FedEM(LocalSgd(momentum=0.5), 3, ServerSgd(momentum=0.5)),
+    "apfl with a fixed share": APFL(adaptive=False),
+    "kept adaped": KeepLocal(("norm",), AdaPeD()),
 }
 METHODS: dict[str, Method] = {name: factory() for name, factory in REGISTRY.items()} | COMPOSED
+REFUSED = {"adaped", "quped", "mutual-learning", "kept adaped"}
+"""What they upload depends on a personal model that exact gradients trained: not for the record plan."""
 BOUND = 0.5
 
 
 @pytest.fixture(params=METHODS, ids=list(METHODS))
 def method(request: pytest.FixtureRequest) -> Method:
+    return METHODS[request.param]
+
+
+@pytest.fixture(params=[name for name in METHODS if name not in REFUSED])
+def record_method(request: pytest.FixtureRequest) -> Method:
     return METHODS[request.param]
 
 
@@ -85,13 +112,24 @@ def test_the_upload_has_the_shape_of_the_broadcast_and_nothing_personal(method: 
         assert not any(kept in name for kept in method.names for name in [*shapes.upload, *broadcast])
 
 
-def test_exact_gradients_do_not_reach_the_upload(method: Method) -> None:
-    engine, _ = assembled(method)
-    assert not interferes(method, engine.task, engine.federation, engine.start)
+@pytest.mark.parametrize("name", METHODS)
+def test_exact_gradients_do_not_reach_the_upload_of_those_that_record_accepts(name: str) -> None:
+    engine, _ = assembled(METHODS[name])
+    assert interferes(METHODS[name], engine.task, engine.federation, engine.start) == (name in REFUSED)
+
+
+def test_the_page_says_which_methods_the_record_plan_accepts() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "generative-view.md").read_text()
+    said = dict(re.findall(r"^\| `([\w-]+)` \| (yes|no) \|", page, re.MULTILINE))
+    assert said == {name: "no" if name in REFUSED else "yes" for name in REGISTRY}
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_the_result_does_not_depend_on_the_chunk_size(method: Method, plan: str) -> None:
+    if plan == "record" and method in [METHODS[name] for name in REFUSED]:
+        with pytest.raises(TacitError, match="exact gradients"):
+            assembled(method, RECORD)
+        return
     results = [run(method, PLANS[plan], chunk=chunk) for chunk in (1, 7, 100)]
     for result in results:
         result.go()
@@ -142,8 +180,8 @@ def test_dead_steps_leave_no_trace(method: Method) -> None:
     assert largest_difference(plain.state, more.state) < 1e-12
 
 
-def test_an_empty_poisson_batch_still_adds_its_noise(method: Method) -> None:
-    engine, shapes = assembled(method, RECORD)
+def test_an_empty_poisson_batch_still_adds_its_noise(record_method: Method) -> None:
+    engine, shapes = assembled(record_method, RECORD)
     inputs = everybody(engine)
     empty = inputs._replace(mask=torch.zeros_like(inputs.mask))
     upload = tree.join(replies(engine, empty).upload)
@@ -151,7 +189,8 @@ def test_an_empty_poisson_batch_still_adds_its_noise(method: Method) -> None:
     assert bool(upload) == bool(shapes.upload)
 
 
-def test_the_number_of_private_queries_is_known_beforehand(method: Method) -> None:
+def test_the_number_of_private_queries_is_known_beforehand(record_method: Method) -> None:
+    method = record_method
     engine, shapes = assembled(method, RECORD)
     view = method.init(engine.start).view
     seen: list[Counted] = []
@@ -187,6 +226,27 @@ class Leaky(FedAvg):
         seen = tree.norm(site.grad(view.model, 0))
         marked = tree.each(lambda leaf: torch.where(state["secret"] > 2.0, leaf * 1.0001, leaf), reply.upload.model)
         return Reply(Shared(marked), {"secret": seen})
+
+
+@dataclass(frozen=True)
+class Biased(FedAvg):
+    """Asks private gradients of a loss that a state, trained with exact gradients, has turned."""
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        return {"secret": torch.ones((), dtype=torch.float64)}
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        def gradient(params: Tree, step: int, losses: Losses | None = None) -> Tree:
+            return site.private_grad(params, step, lambda p, x, y: state["secret"] * site.task.losses(p, x, y))
+
+        trained = self.local.run(view.model, site, gradient)
+        return Reply(Shared(tree.sub(trained, view.model)), {"secret": tree.norm(site.grad(view.model, 0))})
+
+
+def test_a_private_gradient_of_a_loss_that_knows_the_data_is_refused_under_record() -> None:
+    """Each term of the sum is clipped, but one record would move all of them."""
+    engine, _ = assembled(Biased())
+    assert interferes(Biased(), engine.task, engine.federation, engine.start)
 
 
 def test_a_method_that_uploads_what_exact_gradients_taught_it_is_refused_under_record() -> None:

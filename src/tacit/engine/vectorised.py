@@ -130,10 +130,10 @@ class Vectorised:
 
         return vmap(one)(inputs)
 
-    def _guard(self, public: Tree) -> Callable[[Tree, Tree], Tree]:
+    def _guard(self, public: Tree) -> Callable[[Tree, Tree, Tree], Tree]:
         if not self.plan.project:
-            return lambda _, now: now
-        return lambda start, now: tree.add(start, clip(tree.sub(now, start), public["bound"])[0])
+            return lambda start, before, now: now
+        return lambda start, before, now: tree.add(start, clip(tree.sub(now, start), public["bound"])[0])
 
     def _check_queries(self, calls: list[int], steps: int) -> None:
         """Fails before anything is released if a client asked more of its data than was paid for."""

@@ -76,6 +76,7 @@ def build_training(config: Config) -> Training:
         sampler=sampler,
         batch=config.batch,
         epochs=config.epochs,
+        steps=config.steps,
         seed=config.seed,
         chunk=config.run.chunk,
         dtype={"float32": torch.float32, "float64": torch.float64}[config.run.dtype],

@@ -76,6 +76,18 @@ class MethodTable(Table):
     decay: Positive | None = None
     strength: NotNegative | list[NotNegative] | None = None
     personal_lr: Positive | None = None
+    psi: Positive | None = None
+    psi_lr: NotNegative | None = None
+    floor: Positive | None = None
+    distil: Share | None = None
+    alpha: Share | None = None
+    beta: Share | None = None
+    adaptive: bool | None = None
+    rate: Positive | None = None
+    inner: NotNegative | None = None
+    inner_steps: Count | None = None
+    hessian: Literal["first-order", "hessian-free"] | None = None
+    components: Count | None = None
     keep: Annotated[list[str], Field(min_length=1)] | None = None
     base: str | None = None
     server: ServerStep | None = None
@@ -135,6 +147,7 @@ class Config(Table):
     cohort: Count | None = None
     batch: Count = 10
     epochs: Annotated[int, Field(ge=0)] = 1
+    steps: Count | None = None  # instead of epochs, the same for every client
     data: Data = Data()
     model: Model = Model()
     method: MethodTable = MethodTable()

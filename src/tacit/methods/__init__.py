@@ -4,12 +4,19 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tacit.core import Method
+from tacit.methods.adaped import AdaPeD
+from tacit.methods.apfl import APFL
 from tacit.methods.ditto import Ditto
 from tacit.methods.fedavg import FedAvg
+from tacit.methods.fedem import FedEM
 from tacit.methods.fine_tuned import FineTuned
 from tacit.methods.keep_local import KeepLocal
 from tacit.methods.local_only import LocalOnly
+from tacit.methods.mutual import MutualLearning
 from tacit.methods.optim import LocalSgd, ServerAdam, ServerSgd
+from tacit.methods.per_fedavg import PerFedAvg
+from tacit.methods.pfedme import PFedMe
+from tacit.methods.quped import QuPeD
 from tacit.methods.scaffold import Scaffold
 
 REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
@@ -20,18 +27,32 @@ REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "ditto": Ditto,
         "scaffold": Scaffold,
         "keep-local": KeepLocal,
+        "adaped": AdaPeD,
+        "pfedme": PFedMe,
+        "per-fedavg": PerFedAvg,
+        "quped": QuPeD,
+        "mutual-learning": MutualLearning,
+        "fedem": FedEM,
+        "apfl": APFL,
     }
 )
 
 __all__ = [
+    "APFL",
     "REGISTRY",
+    "AdaPeD",
     "Ditto",
     "FedAvg",
+    "FedEM",
     "FineTuned",
     "KeepLocal",
     "LocalOnly",
     "LocalSgd",
     "Method",
+    "MutualLearning",
+    "PFedMe",
+    "PerFedAvg",
+    "QuPeD",
     "Scaffold",
     "ServerAdam",
     "ServerSgd",
