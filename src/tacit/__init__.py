@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tacit.privacy.clip import Fixed, Quantile
     from tacit.privacy.levels import Level
     from tacit.privacy.plan import Central, Grouped, Local, Open, Record
+    from tacit.privacy.stepwise import Stepwise
 
 try:
     __version__ = version("tacit-fl")
@@ -90,6 +91,7 @@ _HOMES = {
     "tacit.privacy.clip": ("Fixed", "Quantile"),
     "tacit.privacy.levels": ("Level",),
     "tacit.privacy.plan": ("Central", "Grouped", "Local", "Open", "Record"),
+    "tacit.privacy.stepwise": ("Stepwise",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("methods", "models")
@@ -126,6 +128,7 @@ __all__ = [
     "Schedule",
     "ServerAdam",
     "ServerSgd",
+    "Stepwise",
     "StorageError",
     "TacitError",
     "Training",

@@ -116,6 +116,11 @@ def _refuse(
             f"BatchNorm layer '{norms[0]}' mixes the rows of a batch, so no bound for one client or record holds: "
             f"use GroupNorm under plan '{plan.name}'"
         )
+    if plan.steps is not None and plan.steps.noisy and interferes(method, task, federation, start, "guard"):
+        raise TacitError(
+            f"{type(method).__name__} uploads something that its guard did not see, so the stepwise plan's guarantee "
+            "would not hold: use plan 'central' or 'local'"
+        )
     if plan.record is not None and interferes(method, task, federation, start):
         raise TacitError(
             f"{type(method).__name__} uploads something learned with exact gradients, so the record plan's guarantee "

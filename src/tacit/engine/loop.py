@@ -166,7 +166,8 @@ class Run:
         )
 
     def _draw(self, round: int) -> np.ndarray:
-        return self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
+        cohort = self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
+        return cohort if len(cohort) >= self.plan.least else cohort[:0]
 
     def _release(self, cohort: np.ndarray) -> Progress:
         """One round, already charged: uploads are summed by level, noise is added, the server learns."""

@@ -23,6 +23,7 @@ from tacit.privacy.gradient import Counted, Exact, Private
 from tacit.privacy.noise import Seeded
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Message, Totals
+from tacit.privacy.stepwise import StepGuard, StepNoise
 
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
 
@@ -123,8 +124,11 @@ class Vectorised:
 
         def one(given: Inputs) -> tuple[Message, Tree]:
             site, private = self.site(task, given, round, full)
-            reply = self.method.client(view, given.state, site._replace(guard=self._guard(public)))
+            guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
+            reply = self.method.client(view, given.state, site._replace(guard=guard))
             self._check_queries(private.calls, site.steps)
+            if self.plan.steps is not None and isinstance(guard, StepGuard) and tree.join(reply.upload):
+                self.plan.steps.check(guard.calls)
             message = self.plan.release.encode(public, reply.upload, given.level, Seeded(given.release_key))
             return message, reply.state
 
@@ -134,6 +138,10 @@ class Vectorised:
         if not self.plan.project:
             return lambda start, before, now: now
         return lambda start, before, now: tree.add(start, clip(tree.sub(now, start), public["bound"])[0])
+
+    def _step_guard(self, steps: StepNoise, given: Inputs) -> StepGuard:
+        # noise is added here or in `encode`, never in both: one key is enough
+        return steps.guard(given.level, Seeded(given.release_key), next(iter(self.start.values())).dtype)
 
     def _check_queries(self, calls: list[int], steps: int) -> None:
         """Fails before anything is released if a client asked more of its data than was paid for."""

@@ -21,6 +21,7 @@ from tacit.federation.data import Federation
 from tacit.privacy import plan as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Among, Level, read_choices
+from tacit.privacy.stepwise import Stepwise
 
 _PLANS: Mapping[str, type] = {
     "open": plans.Open,
@@ -28,6 +29,7 @@ _PLANS: Mapping[str, type] = {
     "grouped": plans.Grouped,
     "local": plans.Local,
     "record": plans.Record,
+    "stepwise": Stepwise,
 }
 _FOR_ALL = {"plan", "accountant", "allow_large_delta"}
 _SGD = ("lr", "momentum", "weight_decay", "decay")

@@ -101,13 +101,16 @@ class MovingClip(Table):
 
 
 class PrivacyTable(Table):
-    plan: Literal["open", "central", "grouped", "local", "record"] | None = None
+    plan: Literal["open", "central", "grouped", "local", "record", "stepwise"] | None = None
     clip: Positive | MovingClip | None = None
     ratio: Share | Literal["optimal"] | None = None
     horizon: Positive | None = None
     project: bool | None = None
     participations: Count | None = None
     bound: Positive | None = None
+    extra_bound: Positive | None = None
+    seen: Literal["messages", "sum"] | None = None
+    least: Count | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     allow_large_delta: bool = False
 

@@ -11,7 +11,7 @@ from tacit.methods.distil import kl
 from tacit.methods.optim import LocalSgd, check, plain
 from tacit.tree import View
 
-PSI = "psi"
+PSI = "extra/psi"  # beside model/..., as tree.join names them
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,23 @@ class AdaPeD(Method):
 
     def init(self, params: Tree) -> Server:
         like = next(iter(params.values()))
-        return Server(Shared(params, {PSI: torch.full((), self.psi, dtype=like.dtype)}))
+        return Server(Shared(params, {"psi": torch.full((), self.psi, dtype=like.dtype)}))
 
     def join(self, view: Shared, start: Tree) -> Tree:
         return start
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
-        theta, start = state, view.model | view.extra
+        theta, start = state, tree.join(view)
         shared = start
         for step in range(site.steps):
             new = self._personal_step(theta, shared, site, step)
             moved = self._shared_step(new, start, shared, site, step)
             theta, shared = site.advance(step, new, theta), site.advance(step, moved, shared)
-        change = tree.sub(shared, start)
-        return Reply(Shared(tree.drop(change, [PSI]), tree.pick(change, [PSI])), theta)
+        return Reply(tree.split(tree.sub(shared, start)), theta)
 
     def _personal_step(self, theta: Tree, shared: Tree, site: Site, step: int) -> Tree:
         """Lines 10 and 11: theta <- theta - eta_1 (grad f(theta) + grad KD(theta, mu) / (2 psi))."""
-        mu, psi = tree.drop(shared, [PSI]), shared[PSI]
+        mu, psi = tree.strip("model", shared), shared[PSI]
 
         def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
             return site.task.losses(params, x, y) + kl(site.task, mu, params, x) / (2 * psi)
@@ -66,7 +65,7 @@ class AdaPeD(Method):
 
         def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
             psi = params[PSI]
-            return (2 * psi).log() / 2 + kl(site.task, tree.drop(params, [PSI]), theta, x) / (2 * psi)
+            return (2 * psi).log() / 2 + kl(site.task, tree.strip("model", params), theta, x) / (2 * psi)
 
         gradient = site.private_grad(shared, step, losses)
         mu = self.local.step(tree.drop(shared, [PSI]), tree.drop(gradient, [PSI]), site.round)
@@ -74,17 +73,10 @@ class AdaPeD(Method):
         return self._floored(site.guard(start, shared, mu | {PSI: psi}))
 
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
-        return Server(self._split(self._floored(tree.add(_joined(server.view), _joined(mean)))))
+        return Server(tree.split(self._floored(tree.add(tree.join(server.view), tree.join(mean)))))
 
     def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
         return task.apply(state, x)
 
     def _floored(self, shared: Tree) -> Tree:
         return shared | {PSI: shared[PSI].clamp(min=self.floor)}
-
-    def _split(self, shared: Tree) -> Shared:
-        return Shared(tree.drop(shared, [PSI]), tree.pick(shared, [PSI]))
-
-
-def _joined(shared: Shared) -> Tree:
-    return shared.model | shared.extra

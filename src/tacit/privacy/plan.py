@@ -11,12 +11,16 @@ Read this file to check a claim.
 | Grouped | client, by level | encode       | the server     | who sees the models    | the sampler's       |
 | Local   | client           | encode       | encode         | everybody              | replace, 2 bounds   |
 | Record  | one record       | private_grad | private_grad   | everybody              | add/remove a record |
+| Stepwise, messages | client | guard        | guard          | everybody              | replace, 2 bounds   |
+| Stepwise, sum      | client | guard        | encode         | who sees the sum alone | zero-out            |
+
+`Stepwise` is in a file of its own, with its proof.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +31,9 @@ from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Choices, Level
 from tacit.privacy.merge import Merge, Optimal, Weighted
 from tacit.privacy.sampling import BatchRule, Sampler
+
+if TYPE_CHECKING:
+    from tacit.privacy.stepwise import StepNoise
 
 
 class Setting(NamedTuple):
@@ -81,6 +88,8 @@ class Plan:
     client: Callable[[int], Account | None] = lambda _: None
     record: RecordNoise | None = None
     project: bool = False  # clip what would be uploaded after every local step, too
+    steps: "StepNoise | None" = None
+    least: int = 0  # a round of fewer clients is left out
     multipliers: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     asked_levels: tuple[bool, ...] | None = None
@@ -144,8 +153,8 @@ class Grouped:
             z = _central_noise(level, setting) if level.private and merge.asks(j) else 0.0
             multipliers.append(z)
             if z > 0:
-                event = setting.sampler.event(_gaussian(z), len(setting.ids))
-                accounts.append(_account(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
+                event = setting.sampler.event(gaussian(z), len(setting.ids))
+                accounts.append(account(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
         release = releases.Grouped(
             clip=self.clip,
             multipliers=tuple(multipliers),
@@ -202,11 +211,9 @@ class Local:
     project: bool = False
 
     def plan(self, setting: Setting) -> Plan:
-        menu, times = setting.choices.menu.levels, _participations(self.participations, setting)
-        z = [_noise(level, setting, _gaussian, times, "replace", len(setting.ids)) for level in menu]
-        accounts = [
-            _account("", "client", "replace", _gaussian(zj), 1, level) for zj, level in zip(z, menu, strict=True)
-        ]
+        menu, times = setting.choices.menu.levels, participations(self.participations, setting)
+        z = [noise_of(level, setting, gaussian, times, "replace", len(setting.ids)) for level in menu]
+        accounts = [account("", "client", "replace", gaussian(zj), 1, level) for zj, level in zip(z, menu, strict=True)]
 
         def client(k: int) -> Account | None:
             account = accounts[setting.choices.level[k]]
@@ -240,7 +247,7 @@ class Record:
         Fixed(self.bound)
 
     def plan(self, setting: Setting) -> Plan:
-        times = _participations(self.participations, setting)
+        times = participations(self.participations, setting)
         accounts = [self._account(k, setting, times) for k in range(len(setting.ids))]
         z = np.array([0.0 if account is None else _multiplier(account.event) for account in accounts])
         noise = RecordNoise(self.bound, z, np.array([setting.batches.expected(int(n)) for n in setting.sizes]))
@@ -264,13 +271,13 @@ class Record:
             return None
 
         def event_of(z: float) -> Any:
-            return setting.batches.event(_gaussian(z), n)
+            return setting.batches.event(gaussian(z), n)
 
-        z = _noise(level, setting, event_of, times * count, "add/remove", n)
-        return _account(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
+        z = noise_of(level, setting, event_of, times * count, "add/remove", n)
+        return account(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
 
 
-def _gaussian(z: float) -> Any:
+def gaussian(z: float) -> Any:
     from dp_accounting import GaussianDpEvent
 
     return GaussianDpEvent(z) if z > 0 else None
@@ -282,7 +289,7 @@ def _multiplier(event: Any) -> float:
     return float(event.noise_multiplier)
 
 
-def _account(scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> Account:
+def account(scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> Account:
     return Account(scope, unit, relation, event, count, level.epsilon, level.delta or 0.0)
 
 
@@ -290,12 +297,12 @@ def _central_noise(level: Level, setting: Setting) -> float:
     population = len(setting.ids)
 
     def event_of(z: float) -> Any:
-        return setting.sampler.event(_gaussian(z), population)
+        return setting.sampler.event(gaussian(z), population)
 
-    return _noise(level, setting, event_of, setting.rounds, setting.sampler.relation, population)
+    return noise_of(level, setting, event_of, setting.rounds, setting.sampler.relation, population)
 
 
-def _noise(
+def noise_of(
     level: Level, setting: Setting, event_of: Callable[[float], Any], times: int, relation: Relation, units: int
 ) -> float:
     """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run."""
@@ -323,7 +330,7 @@ def _weights(menu: Sequence[Level], counts: Sequence[int], ratio: float) -> tupl
     return tuple(weight / sum(raw) for weight in raw)
 
 
-def _participations(given: int | None, setting: Setting) -> int:
+def participations(given: int | None, setting: Setting) -> int:
     if given is not None:
         if given < 1:
             raise TacitError(f"participations must be at least 1, not {given}")
