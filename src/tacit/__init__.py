@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tacit.methods import (
         APFL,
         AdaPeD,
+        AdaPeDAlone,
         Ditto,
         FedAvg,
         FedEM,
@@ -72,6 +73,7 @@ _HOMES = {
     "tacit.methods": (
         "APFL",
         "AdaPeD",
+        "AdaPeDAlone",
         "Ditto",
         "FedAvg",
         "FedEM",
@@ -99,6 +101,7 @@ _MODULES = ("methods", "models")
 __all__ = [
     "APFL",
     "AdaPeD",
+    "AdaPeDAlone",
     "Central",
     "Ditto",
     "FedAvg",

@@ -90,6 +90,15 @@ class Method(Protocol):
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply: ...
 
+    @property
+    def idles(self) -> bool:
+        """Whether clients that were not asked go on training alone; it costs the time of the whole population."""
+        return False
+
+    def idle(self, state: Tree, site: Site) -> Tree:
+        """The round of a client that was not asked: it receives nothing, and nothing leaves it."""
+        return state
+
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
         """`rate`: the public expected share of clients in a round."""
         ...

@@ -47,7 +47,7 @@ COMPOSED: dict[str, Method] = {
     "kept adaped": KeepLocal(("norm",), AdaPeD()),
 }
 METHODS: dict[str, Method] = {name: factory() for name, factory in REGISTRY.items()} | COMPOSED
-REFUSED = {"adaped", "quped", "mutual-learning", "kept adaped"}
+REFUSED = {"adaped", "adaped-alone", "quped", "mutual-learning", "kept adaped"}
 """What they upload depends on a personal model that exact gradients trained: not for the record plan."""
 BOUND = 0.5
 

@@ -11,6 +11,7 @@ from tacit.errors import TacitError
 from tacit.methods import (
     APFL,
     AdaPeD,
+    AdaPeDAlone,
     FedAvg,
     FedEM,
     KeepLocal,
@@ -200,3 +201,30 @@ def test_fedper_is_fedavg_with_the_head_kept() -> None:
 def test_momentum_is_refused_where_steps_take_turns(method: type[Method]) -> None:
     with pytest.raises(TacitError, match="momentum"):
         method(local=LocalSgd(momentum=0.9))  # pyright: ignore[reportCallIssue]
+
+
+def test_a_client_that_was_not_asked_trains_on_with_what_it_met_last() -> None:
+    """Algorithm 6: from the second round on, a client that is never asked again is AdaPeD's personal step alone."""
+    method, here = AdaPeDAlone(psi=1e30, most=2), site()
+    view = method.init(START).view
+    once = method.client(view, method.join(view, START), here).state
+    alone = [once]
+    for _ in range(4):
+        alone.append(method.idle(alone[-1], here))
+    trained = LocalSgd().run(tree.strip("theta", once), here, here.grad)
+    assert largest_difference(tree.strip("theta", alone[1]), trained) < 1e-12
+    assert largest_difference(alone[1], alone[2]) > 0
+    assert largest_difference(alone[2], alone[3]) == 0, "two rounds in a row are the most"
+    again = method.client(view, alone[4], here).state
+    assert largest_difference(method.idle(again, here), again) > 0, "being asked starts the count anew"
+
+
+def test_everybody_trains_in_every_round_when_clients_idle() -> None:
+    it = run(AdaPeDAlone(), Privacy(), rounds=1, rate=0.3)
+    it.go()
+    plain = run(AdaPeD(), Privacy(), rounds=1, rate=0.3)
+    plain.go()
+    idle = torch.from_numpy(~plain.store.touched)
+    moved = tree.each(lambda leaf, start: leaf[idle] - start, tree.strip("theta", states(it)), it.engine.start)
+    assert all(float(leaf.flatten(1).norm(dim=1).min()) > 0 for leaf in [moved["head.bias"]])
+    assert largest_difference(tree.join(it.progress.server.view), tree.join(plain.progress.server.view)) == 0

@@ -50,7 +50,8 @@ def test_the_noise_of_a_step_is_what_the_event_says() -> None:
     engine, _ = assembled(AdaPeD(), MESSAGES, steps=STEPS)
     steps = engine.plan.steps
     assert steps is not None
-    assert steps.ratios == (2 * PRIVATE.noise,)  # pyright: ignore[reportOptionalOperand]
+    assert PRIVATE.noise == 1.0
+    assert steps.ratios == (2.0,)
     noise = torch.cat([guarded((0.5,), steps.ratios[0], seed, HERE)["model/w"] for seed in range(20)])
     assert float(noise.std()) == pytest.approx(2 * 0.5 * 1.0, rel=0.02)
 

@@ -174,6 +174,8 @@ class Run:
         round, server, public = self.progress
         engine = self.engine
         totals = engine.round(server.view, public, cohort, round, self.store, self._shapes.upload)
+        if engine.method.idles:
+            engine.idle(server.view, cohort, round, self.store)
         noise = Seeded.of(engine.seed, "server", round)
         mean, public = self.plan.release.decode(public, totals, noise)
         server = engine.method.server(server, mean, self.plan.setting.rate)

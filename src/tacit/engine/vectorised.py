@@ -71,6 +71,23 @@ class Vectorised:
             )
         return totals
 
+    def idle(self, view: Shared, cohort: np.ndarray, round: int, store: Store) -> None:
+        """Everybody else's round: their states move on, and nothing comes of it but that."""
+        first = self.method.join(view, self.start)
+
+        def chunk(task: ModuleTask, clients: np.ndarray) -> None:
+            inputs = self.inputs_for(store.read(clients, first), clients, round)
+            full = int(inputs.live.sum(1).min())
+
+            def one(given: Inputs) -> Tree:
+                return self.method.idle(given.state, self.site(task, given, round, full)[0])
+
+            store.write(clients, vmap(one)(inputs))
+
+        everybody = np.arange(self.federation.clients)
+        for _ in self.workers.map(chunk, self.chunks(np.setdiff1d(everybody, cohort))):
+            pass
+
     @cached_property
     def workers(self) -> Workers[ModuleTask]:
         return Workers(self.task, torch.get_num_threads())

@@ -79,6 +79,7 @@ class MethodTable(Table):
     psi: Positive | None = None
     psi_lr: NotNegative | None = None
     floor: Positive | None = None
+    most: Count | None = None
     distil: Share | None = None
     alpha: Share | None = None
     beta: Share | None = None

@@ -28,6 +28,8 @@ REGISTRY: Final[dict[str, str]] = {
     "estimation/linear-regression": "tacit.experiments.reproduce_regression",
     "estimation/mixture": "tacit.experiments.reproduce_mixture",
     "estimation/scale": "tacit.experiments.reproduce_scale",
+    "adaped/table-1": "tacit.experiments.reproduce_adaped",
+    "adaped/everybody": "tacit.experiments.reproduce_adaped_everybody",
 }
 """Name to module; imported when asked for."""
 

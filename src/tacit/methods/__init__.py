@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from tacit.core import Method
 from tacit.methods.adaped import AdaPeD
+from tacit.methods.adaped_alone import AdaPeDAlone
 from tacit.methods.apfl import APFL
 from tacit.methods.ditto import Ditto
 from tacit.methods.fedavg import FedAvg
@@ -28,6 +29,7 @@ REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "scaffold": Scaffold,
         "keep-local": KeepLocal,
         "adaped": AdaPeD,
+        "adaped-alone": AdaPeDAlone,
         "pfedme": PFedMe,
         "per-fedavg": PerFedAvg,
         "quped": QuPeD,
@@ -41,6 +43,7 @@ __all__ = [
     "APFL",
     "REGISTRY",
     "AdaPeD",
+    "AdaPeDAlone",
     "Ditto",
     "FedAvg",
     "FedEM",
