@@ -18,6 +18,8 @@ from tacit.engine.vectorised import Inputs, Vectorised
 from tacit.errors import TacitError
 from tacit.methods import (
     APFL,
+    KL,
+    L1,
     REGISTRY,
     AdaPeD,
     Ditto,
@@ -26,7 +28,9 @@ from tacit.methods import (
     FineTuned,
     KeepLocal,
     LocalSgd,
+    Mixture,
     PerFedAvg,
+    Personal,
     Scaffold,
     ServerAdam,
     ServerSgd,
@@ -45,9 +49,16 @@ COMPOSED: dict[str, Method] = {
     "fedem of three, with server momentum": FedEM(LocalSgd(momentum=0.5), 3, ServerSgd(momentum=0.5)),
     "apfl with a fixed share": APFL(adaptive=False),
     "kept adaped": KeepLocal(("norm",), AdaPeD()),
+    "laplace": Personal(L1()),
+    "kl": Personal(KL()),
+    "mixture": Personal(Mixture(3)),
 }
 METHODS: dict[str, Method] = {name: factory() for name, factory in REGISTRY.items()} | COMPOSED
-REFUSED = {"adaped", "adaped-alone", "quped", "mutual-learning", "kept adaped"}
+REFUSED = {"adaped", "adaped-alone", "quped", "mutual-learning", "kept adaped", "personal"} | {
+    "laplace",
+    "kl",
+    "mixture",
+}
 """What they upload depends on a personal model that exact gradients trained: not for the record plan."""
 BOUND = 0.5
 

@@ -10,6 +10,9 @@ from tacit.engine.assemble import Privacy
 from tacit.errors import TacitError
 from tacit.methods import (
     APFL,
+    KL,
+    L1,
+    L2,
     AdaPeD,
     AdaPeDAlone,
     FedAvg,
@@ -17,8 +20,10 @@ from tacit.methods import (
     KeepLocal,
     LocalOnly,
     LocalSgd,
+    Mixture,
     MutualLearning,
     PerFedAvg,
+    Personal,
     PFedMe,
     QuPeD,
 )
@@ -228,3 +233,43 @@ def test_everybody_trains_in_every_round_when_clients_idle() -> None:
     moved = tree.each(lambda leaf, start: leaf[idle] - start, tree.strip("theta", states(it)), it.engine.start)
     assert all(float(leaf.flatten(1).norm(dim=1).min()) > 0 for leaf in [moved["head.bias"]])
     assert largest_difference(tree.join(it.progress.server.view), tree.join(plain.progress.server.view)) == 0
+
+
+def settled(method: Personal, optima: list[float], rounds: int = 400) -> tuple[Shared, list[float]]:
+    """Gamma and the thetas of clients with losses 1/2 (w - optimum)^2, everybody in every round."""
+    server = method.init(number(0.1))
+    kept = [method.join(server.view, number(0.1))] * len(optima)
+    for _ in range(rounds):
+        answers = [method.client(server.view, kept[k], parabola(1.0, o)) for k, o in enumerate(optima)]
+        kept = [answer.state for answer in answers]
+        total = tree.join(answers[0].upload)
+        for answer in answers[1:]:
+            total = tree.add(total, tree.join(answer.upload))
+        server = method.server(server, tree.split(tree.scale(total, 1 / len(optima))), 1.0)
+    return server.view, [float(each["w"]) for each in kept]
+
+
+def test_a_prior_without_strength_is_local_training() -> None:
+    for prior in (L2(0.0), L1(0.0), Mixture(spread=1e30), KL(AdaPeD(psi=1e30))):
+        assert largest_difference(reply(Personal(prior), site()).state, reply(LocalOnly(), site()).state) < 1e-12
+
+
+def test_a_gaussian_prior_shrinks_to_the_mean() -> None:
+    """theta = (o + lambda mu) / (1 + lambda), and mu is their mean."""
+    view, thetas = settled(Personal(L2(0.5)), [0.0, 3.0])
+    assert float(view.model["w"]) == pytest.approx(1.5, abs=1e-6)
+    assert thetas == pytest.approx([(0 + 0.75) / 1.5, (3 + 0.75) / 1.5], abs=1e-6)
+
+
+def test_a_laplace_prior_finds_the_median() -> None:
+    view, _ = settled(Personal(L1(0.0, reach=0.02)), [1.0, 1.0, 9.0])
+    assert float(view.model["w"]) == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_mixture_finds_the_kinds_of_clients_and_their_shares() -> None:
+    """Kinds that lie further apart than the spread; nearer ones share a centre, as they should."""
+    view, thetas = settled(Personal(Mixture(2, spread=1.0, jitter=0.1)), [-6.0, 6.0, 6.0, 6.0])
+    centres = sorted(float(view.extra[f"{at}/w"]) for at in range(2))
+    assert centres == pytest.approx([-6.0, 6.0], abs=0.01)
+    assert sorted(view.extra["share"].tolist()) == pytest.approx([0.25, 0.75], abs=0.01)
+    assert thetas == pytest.approx([-6.0, 6.0, 6.0, 6.0], abs=0.01)

@@ -29,6 +29,7 @@ REGISTRY: Final[dict[str, str]] = {
     "estimation/mixture": "tacit.experiments.reproduce_mixture",
     "estimation/scale": "tacit.experiments.reproduce_scale",
     "adaped/table-1": "tacit.experiments.reproduce_adaped",
+    "adaped/dp": "tacit.experiments.reproduce_adaped_dp",
     "adaped/everybody": "tacit.experiments.reproduce_adaped_everybody",
 }
 """Name to module; imported when asked for."""

@@ -16,7 +16,9 @@ from tacit.methods.local_only import LocalOnly
 from tacit.methods.mutual import MutualLearning
 from tacit.methods.optim import LocalSgd, ServerAdam, ServerSgd
 from tacit.methods.per_fedavg import PerFedAvg
+from tacit.methods.personal import Personal
 from tacit.methods.pfedme import PFedMe
+from tacit.methods.priors import KL, L1, L2, Mixture
 from tacit.methods.quped import QuPeD
 from tacit.methods.scaffold import Scaffold
 
@@ -36,11 +38,15 @@ REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "mutual-learning": MutualLearning,
         "fedem": FedEM,
         "apfl": APFL,
+        "personal": Personal,
     }
 )
 
 __all__ = [
     "APFL",
+    "KL",
+    "L1",
+    "L2",
     "REGISTRY",
     "AdaPeD",
     "AdaPeDAlone",
@@ -52,9 +58,11 @@ __all__ = [
     "LocalOnly",
     "LocalSgd",
     "Method",
+    "Mixture",
     "MutualLearning",
     "PFedMe",
     "PerFedAvg",
+    "Personal",
     "QuPeD",
     "Scaffold",
     "ServerAdam",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tacit import tree
-from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.distil import kl
 from tacit.methods.optim import LocalSgd, check, plain
 from tacit.tree import View
@@ -47,20 +47,15 @@ class AdaPeD(Method):
         shared = start
         for step in range(site.steps):
             new = self._personal_step(theta, shared, site, step)
-            moved = self._shared_step(new, start, shared, site, step)
+            moved = self.shared_step(new, start, shared, site, step)
             theta, shared = site.advance(step, new, theta), site.advance(step, moved, shared)
         return Reply(tree.split(tree.sub(shared, start)), theta)
 
     def _personal_step(self, theta: Tree, shared: Tree, site: Site, step: int) -> Tree:
         """Lines 10 and 11: theta <- theta - eta_1 (grad f(theta) + grad KD(theta, mu) / (2 psi))."""
-        mu, psi = tree.strip("model", shared), shared[PSI]
+        return self.personal.step(theta, site.grad(theta, step, personal_losses(site.task, shared)), site.round)
 
-        def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
-            return site.task.losses(params, x, y) + kl(site.task, mu, params, x) / (2 * psi)
-
-        return self.personal.step(theta, site.grad(theta, step, losses), site.round)
-
-    def _shared_step(self, theta: Tree, start: Tree, shared: Tree, site: Site, step: int) -> Tree:
+    def shared_step(self, theta: Tree, start: Tree, shared: Tree, site: Site, step: int) -> Tree:
         """Lines 12 to 15: mu <- mu - eta_2 grad KD / (2 psi), psi <- psi - eta_3 (1 / (2 psi) - KD / (2 psi^2))."""
 
         def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
@@ -70,13 +65,23 @@ class AdaPeD(Method):
         gradient = site.private_grad(shared, step, losses)
         mu = self.local.step(tree.drop(shared, [PSI]), tree.drop(gradient, [PSI]), site.round)
         psi = shared[PSI] - self.psi_lr * gradient[PSI]
-        return self._floored(site.guard(start, shared, mu | {PSI: psi}))
+        return self.floored(site.guard(start, shared, mu | {PSI: psi}))
 
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
-        return Server(tree.split(self._floored(tree.add(tree.join(server.view), tree.join(mean)))))
+        return Server(tree.split(self.floored(tree.add(tree.join(server.view), tree.join(mean)))))
 
     def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
         return task.apply(state, x)
 
-    def _floored(self, shared: Tree) -> Tree:
+    def floored(self, shared: Tree) -> Tree:
         return shared | {PSI: shared[PSI].clamp(min=self.floor)}
+
+
+def personal_losses(task: Task, shared: Tree) -> Losses:
+    """f(theta) + KD(theta, mu) / (2 psi), of each example."""
+    mu, psi = tree.strip("model", shared), shared[PSI]
+
+    def losses(theta: View, x: Tensor, y: Tensor) -> Tensor:
+        return task.losses(theta, x, y) + kl(task, mu, theta, x) / (2 * psi)
+
+    return losses
