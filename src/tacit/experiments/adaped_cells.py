@@ -119,7 +119,7 @@ def trained(
         batch=world.batch,
         steps=TAU,
         seed=seed,
-        chunk=25,
+        chunk=-(-world.cohort // torch.get_num_threads()),
     )
     parts = assemble(data, model, make(sgd), privacy or Privacy(), training)
     psi = _Psi()

@@ -15,12 +15,13 @@ from tacit.privacy.levels import Level
 from tacit.privacy.plan import Central, Request
 from tacit.privacy.stepwise import Stepwise
 
-DELTA, BOUND, LR = 1e-3, 0.02, 0.1
+DELTA, LR = 1e-3, 0.1
+BOUND, PSI_BOUND = 1e-3, 5e-4  # of a step of mu and of psi: psi moves by about .006 in a step
 EPSILONS: Final = (1.0, 4.0, 16.0)
 _ALONE: Final[Make] = lambda sgd: m.AdaPeDAlone(sgd, sgd)  # noqa: E731
 WAYS: Final[dict[str, tuple[Make, Request]]] = {
-    "DP-AdaPeD, messages seen": (METHODS["AdaPeD"], Stepwise(BOUND)),
-    "DP-AdaPeD, sum seen": (METHODS["AdaPeD"], Stepwise(BOUND, seen="sum")),
+    "DP-AdaPeD, messages seen": (METHODS["AdaPeD"], Stepwise(BOUND, PSI_BOUND)),
+    "DP-AdaPeD, sum seen": (METHODS["AdaPeD"], Stepwise(BOUND, PSI_BOUND, seen="sum")),
     "DP-AdaPeD, server's noise": (METHODS["AdaPeD"], Central(Quantile())),
     "DP-AdaPeD, server's noise, fine-tuned": (_ALONE, Central(Quantile())),
     "DP-FedEM, server's noise": (METHODS["FedEM"], Central(Quantile())),
@@ -139,8 +140,9 @@ def _psi(plain: dict[str, Found], private: dict[str, dict[float, Found]]) -> Pic
 
 
 _WHAT: Final = f"""**Setting.** 66 clients of three writers, a third of them in a round (Poisson), the 5-layer CNN, 10
-steps a round at rate {LR:g}, as in Table 1. Messages and sum: every step clipped to {BOUND:g} together with psi.
-Server's noise: one clip of the update with psi (FedEM: both components), at its median. All epsilons are provable."""
+steps a round at rate {LR:g}, as in Table 1. Messages and sum: every step of mu clipped to {BOUND:g} and of psi to
+{PSI_BOUND:g}. Server's noise: one clip of the update with psi (FedEM: of both components), at its median. All epsilons
+are provable."""
 
 REPRODUCTION: Final = Reproduction(
     name="adaped/dp",
