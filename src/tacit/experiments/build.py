@@ -39,6 +39,7 @@ _FEEDS = {
     "tuning": (*_SGD, "personal_lr"),
     "optimizer": ("server",),
     "names": ("keep",),
+    "prior": ("prior", "strength", "components", "spread"),
 }
 """Which keys of the file feed a field of a method; other fields have the key of their own name."""
 _BASES = ("fedavg", "scaffold")
@@ -133,10 +134,22 @@ def _method(name: str, table: MethodTable) -> Method:
         "tuning": lambda: methods.LocalSgd(**own),
         "optimizer": lambda: _server(table),
         "base": lambda: _base(table),
+        "prior": lambda: _prior(table),
     }
     values = {field: made[field]() for field in _fields(name) if field in made}
     plain = {field: _plain(getattr(table, field, None)) for field in _fields(name) if field not in made}
     return methods.REGISTRY[name](**values, **{field: value for field, value in plain.items() if value is not None})
+
+
+def _prior(table: MethodTable) -> methods.Prior:
+    name = table.prior or "l2"
+    kind: Any = methods.PRIORS[name]
+    known = [field.name for field in dataclasses.fields(kind)]
+    given = {key: getattr(table, key) for key in _FEEDS["prior"][1:] if getattr(table, key) is not None}
+    for key, value in given.items():
+        if key not in known:
+            raise TacitError(f"method.{key} is {value!r}, and the prior '{name}' does not use it: leave it out")
+    return kind(**given)
 
 
 def _plain(value: Any) -> Any:

@@ -76,6 +76,8 @@ class MethodTable(Table):
     decay: Positive | None = None
     strength: NotNegative | list[NotNegative] | None = None
     personal_lr: Positive | None = None
+    prior: Literal["l2", "l1", "kl", "mixture"] | None = None
+    spread: Positive | None = None
     psi: Positive | None = None
     psi_lr: NotNegative | None = None
     floor: Positive | None = None

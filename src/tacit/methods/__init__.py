@@ -18,7 +18,7 @@ from tacit.methods.optim import LocalSgd, ServerAdam, ServerSgd
 from tacit.methods.per_fedavg import PerFedAvg
 from tacit.methods.personal import Personal
 from tacit.methods.pfedme import PFedMe
-from tacit.methods.priors import KL, L1, L2, Mixture
+from tacit.methods.priors import KL, L1, L2, PRIORS, Mixture, Prior
 from tacit.methods.quped import QuPeD
 from tacit.methods.scaffold import Scaffold
 
@@ -47,6 +47,7 @@ __all__ = [
     "KL",
     "L1",
     "L2",
+    "PRIORS",
     "REGISTRY",
     "AdaPeD",
     "AdaPeDAlone",
@@ -63,6 +64,7 @@ __all__ = [
     "PFedMe",
     "PerFedAvg",
     "Personal",
+    "Prior",
     "QuPeD",
     "Scaffold",
     "ServerAdam",

@@ -3,8 +3,10 @@
 Gamma, the prior's parameters, is what is shared. Each prior states -log p(theta; Gamma) up to what does not move.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -157,3 +159,8 @@ class Mixture(Prior):
 
 def _normal(leaf: Tensor, draw: torch.Generator) -> Tensor:
     return torch.randn(leaf.shape, generator=draw, dtype=leaf.dtype)
+
+
+PRIORS: Final[Mapping[str, Callable[..., Prior]]] = MappingProxyType(
+    {"l2": L2, "l1": L1, "kl": KL, "mixture": Mixture},
+)
