@@ -44,6 +44,11 @@ class Task(Protocol):
 
     def losses(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor: ...
 
+    @property
+    def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """(outputs, y) -> one loss for each example, for where the outputs are at hand."""
+        ...
+
 
 class Gradient(Protocol):
     """Gradient of the mean loss over the batch of one step, at `params`."""

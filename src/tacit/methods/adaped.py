@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tacit import tree
 from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.distil import kl
+from tacit.methods.distil import kl, taught
 from tacit.methods.optim import LocalSgd, check, plain
 from tacit.tree import View
 
@@ -82,6 +82,7 @@ def personal_losses(task: Task, shared: Tree) -> Losses:
     mu, psi = tree.strip("model", shared), shared[PSI]
 
     def losses(theta: View, x: Tensor, y: Tensor) -> Tensor:
-        return task.losses(theta, x, y) + kl(task, mu, theta, x) / (2 * psi)
+        own, divergence = taught(task, mu, theta, x, y)
+        return own + divergence / (2 * psi)
 
     return losses

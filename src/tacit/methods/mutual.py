@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tacit import tree
 from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.distil import kl
+from tacit.methods.distil import taught
 from tacit.methods.optim import LocalSgd, check, plain
 from tacit.tree import View
 
@@ -54,6 +54,7 @@ class MutualLearning(Method):
 
 def _taught_by(other: Tree, weight: float, task: Task) -> Losses:
     def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
-        return (1 - weight) * task.losses(params, x, y) + weight * kl(task, other, params, x)
+        own, divergence = taught(task, other, params, x, y)
+        return (1 - weight) * own + weight * divergence
 
     return losses

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tacit import tree
 from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.distil import kl
+from tacit.methods.distil import kl, taught
 from tacit.methods.optim import LocalSgd, check, plain
 from tacit.tree import View
 
@@ -43,7 +43,8 @@ class QuPeD(Method):
 
     def _personal(self, w: Tree, task: Task) -> Losses:
         def losses(x: View, rows: Tensor, y: Tensor) -> Tensor:
-            return (1 - self.distil) * task.losses(x, rows, y) + self.distil * kl(task, w, x, rows)
+            own, divergence = taught(task, w, x, rows, y)
+            return (1 - self.distil) * own + self.distil * divergence
 
         return losses
 
