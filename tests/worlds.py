@@ -58,8 +58,11 @@ def assembled(
     dtype: torch.dtype = torch.float64,
     epochs: int = 1,
     rate: float = 0.5,
+    steps: int | None = None,
 ) -> Assembled:
-    training = Training(rounds=rounds, sampler=Poisson(rate), batch=4, epochs=epochs, seed=3, chunk=chunk, dtype=dtype)
+    training = Training(
+        rounds=rounds, sampler=Poisson(rate), batch=4, epochs=epochs, steps=steps, seed=3, chunk=chunk, dtype=dtype
+    )
     return assemble(federation or ragged(), model_for(method), method, privacy, training)
 
 

@@ -33,14 +33,27 @@ if TYPE_CHECKING:
     from tacit.federation.devices import Devices
     from tacit.federation.sources import load
     from tacit.methods import (
+        APFL,
+        KL,
+        L1,
+        L2,
+        AdaPeD,
+        AdaPeDAlone,
         Ditto,
         FedAvg,
+        FedEM,
         FineTuned,
         KeepLocal,
         LocalOnly,
         LocalSgd,
         Method,
+        Mixture,
         Multitask,
+        MutualLearning,
+        PerFedAvg,
+        Personal,
+        PFedMe,
+        QuPeD,
         Scaffold,
         ServerAdam,
         ServerSgd,
@@ -49,6 +62,7 @@ if TYPE_CHECKING:
     from tacit.privacy.levels import Level
     from tacit.privacy.members import Change
     from tacit.privacy.requests import Central, Grouped, Local, Open, Record
+    from tacit.privacy.stepwise import Stepwise
 
 try:
     __version__ = version("tacit-fl")
@@ -66,14 +80,27 @@ _HOMES = {
     "tacit.federation.devices": ("Devices",),
     "tacit.federation.sources": ("load",),
     "tacit.methods": (
+        "KL",
+        "L1",
+        "L2",
+        "Mixture",
+        "Personal",
+        "APFL",
+        "AdaPeD",
+        "AdaPeDAlone",
         "Ditto",
         "FedAvg",
+        "FedEM",
         "FineTuned",
         "KeepLocal",
         "LocalOnly",
         "LocalSgd",
         "Method",
         "Multitask",
+        "MutualLearning",
+        "PFedMe",
+        "PerFedAvg",
+        "QuPeD",
         "Scaffold",
         "ServerAdam",
         "ServerSgd",
@@ -82,16 +109,24 @@ _HOMES = {
     "tacit.privacy.levels": ("Level",),
     "tacit.privacy.members": ("Change",),
     "tacit.privacy.requests": ("Central", "Grouped", "Local", "Open", "Record"),
+    "tacit.privacy.stepwise": ("Stepwise",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("methods", "models")
 
 __all__ = [
+    "APFL",
+    "KL",
+    "L1",
+    "L2",
+    "AdaPeD",
+    "AdaPeDAlone",
     "Central",
     "Change",
     "Devices",
     "Ditto",
     "FedAvg",
+    "FedEM",
     "Federation",
     "FineTuned",
     "Fixed",
@@ -103,10 +138,16 @@ __all__ = [
     "LocalOnly",
     "LocalSgd",
     "Method",
+    "Mixture",
     "Multitask",
+    "MutualLearning",
     "Open",
+    "PFedMe",
+    "PerFedAvg",
+    "Personal",
     "Poisson",
     "Privacy",
+    "QuPeD",
     "Quantile",
     "Record",
     "Result",
@@ -114,6 +155,7 @@ __all__ = [
     "Schedule",
     "ServerAdam",
     "ServerSgd",
+    "Stepwise",
     "StorageError",
     "TacitError",
     "Training",

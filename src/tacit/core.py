@@ -44,6 +44,11 @@ class Task(Protocol):
 
     def losses(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor: ...
 
+    @property
+    def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """(outputs, y) -> one loss for each example, for where the outputs are at hand."""
+        ...
+
 
 class Gradient(Protocol):
     """Gradient of the mean loss over the batch of one step, at `params`."""
@@ -64,7 +69,7 @@ class Site(NamedTuple):
     batch: Callable[[int], Batch]
     grad: Gradient  # exact: what comes of it may reach `Reply.state` only
     private_grad: Gradient  # what comes of it may reach `Reply.upload`; each call is one query
-    guard: Callable[[Tree, Tree], Tree] = lambda start, now: now  # the plan's rule for what would be uploaded so far
+    guard: Callable[[Tree, Tree, Tree], Tree] = lambda start, before, now: now  # the plan's rule for a step to be sent
     advance: Callable[[int, Tree, Tree], Tree] = lambda step, new, old: new  # new if the step is live, else old
     level: Tensor = torch.zeros((), dtype=torch.int64)  # index of the client's privacy level
     round: Tensor = torch.zeros((), dtype=torch.int64)
@@ -99,6 +104,15 @@ class Method(Protocol):
         return {}
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply: ...
+
+    @property
+    def idles(self) -> bool:
+        """Whether clients that were not asked go on training alone; it costs the time of the whole population."""
+        return False
+
+    def idle(self, state: Tree, site: Site) -> Tree:
+        """The round of a client that was not asked: it receives nothing, and nothing leaves it."""
+        return state
 
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
         """`rate`: the public expected share of clients in a round."""

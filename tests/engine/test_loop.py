@@ -213,7 +213,7 @@ def test_projection_after_every_step_bounds_what_would_be_uploaded() -> None:
     public = engine.plan.release.start()
     guard = engine._guard(public)
     start = {"w": torch.zeros(4)}
-    assert float(tree.norm(guard(start, {"w": torch.ones(4)}))) <= 1e-3
+    assert float(tree.norm(guard(start, start, {"w": torch.ones(4)}))) <= 1e-3
 
 
 def test_threads_change_no_draw_and_hardly_the_result() -> None:

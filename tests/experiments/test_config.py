@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from tacit.errors import TacitError
-from tacit.experiments.build import build, build_method, build_privacy
+from tacit.experiments.build import build, build_method, build_privacy, build_training
 from tacit.experiments.config import (
     Config,
+    MethodTable,
     decisive,
     fingerprint,
     first_difference,
@@ -17,9 +18,21 @@ from tacit.experiments.config import (
 )
 from tacit.experiments.toml import dumps
 from tacit.federation.cohort import FixedSize, Poisson
-from tacit.methods import Ditto, FedAvg, FineTuned, KeepLocal, LocalOnly, LocalSgd, Scaffold, ServerAdam
+from tacit.methods import (
+    Ditto,
+    FedAvg,
+    FineTuned,
+    KeepLocal,
+    LocalOnly,
+    LocalSgd,
+    Mixture,
+    Personal,
+    Scaffold,
+    ServerAdam,
+)
 from tacit.privacy.clip import Fixed, Quantile
 from tacit.privacy.requests import Grouped, Local, Open, Record
+from tacit.privacy.stepwise import Stepwise
 from tests.experiments.tiny import CONTENT, TEXT, tiny
 
 
@@ -251,3 +264,17 @@ def test_a_config_cannot_change_unseen() -> None:
 
 def test_overriding_nothing_changes_nothing() -> None:
     assert with_overrides(tiny(), []) == tiny()
+
+
+def test_a_prior_is_chosen_by_name_and_takes_its_own_keys() -> None:
+    method = build_method(MethodTable(name="personal", prior="mixture", components=3, spread=2.0))
+    assert method == Personal(Mixture(3, spread=2.0))
+    with pytest.raises(TacitError, match="components"):
+        build_method(MethodTable(name="personal", prior="l1", components=3))
+
+
+def test_the_stepwise_plan_is_built_from_its_table() -> None:
+    table = {"plan": "stepwise", "bound": 0.1, "extra_bound": 0.01, "seen": "sum"}
+    config = parse({"steps": 5, "privacy": table, "levels": {"private": {"epsilon": 8.0, "delta": 1e-3}}})
+    assert build_privacy(config).plan == Stepwise(0.1, 0.01, "sum")
+    assert build_training(config).steps == 5

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import TacitError
-from tacit.federation.cohort import FixedSize, Poisson, PoissonBatches, Shuffled, draw_batches
+from tacit.federation.cohort import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled, draw_batches
 from tacit.federation.data import Federation, from_clients
 from tacit.privacy.sampling import BatchRule, Sampler
 
@@ -172,7 +172,24 @@ def test_drawing_in_blocks_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> No
         assert np.array_equal(a, b)
 
 
-@pytest.mark.parametrize("rule", [Shuffled(4, 2), PoissonBatches(4, 2)])
+def test_fixed_steps_do_not_tell_how_many_rows_a_client_has() -> None:
+    rule = FixedSteps(4, 6)
+    for n in (1, 3, 4, 9, 1000):
+        index, mask = rule.draw(0, 0, 0, n)
+        assert rule.steps(n) == len(index) == 6
+        assert mask.all()
+        assert index.max() < n
+
+
+def test_fixed_steps_see_every_row_once_before_any_twice() -> None:
+    index, _ = FixedSteps(4, 6).draw(0, 0, 0, 10)
+    assert np.bincount(index.reshape(-1)[:10]).tolist() == [1] * 10
+    assert np.bincount(index.reshape(-1)).max() <= 3
+    with pytest.raises(TacitError, match="shuffled"):
+        FixedSteps(4, 6).event(INNER, 20)
+
+
+@pytest.mark.parametrize("rule", [Shuffled(4, 2), PoissonBatches(4, 2), FixedSteps(4, 2)])
 def test_a_clients_rows_do_not_depend_on_the_rest_of_the_list(rule: BatchRule) -> None:
     data = federation(5, 17, 9, 1)
     alone = draw_batches(rule, 3, 1, [2], data)

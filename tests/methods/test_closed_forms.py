@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tacit import tree
-from tacit.core import Batch, Reply, Server, Shared, Site, Tree
+from tacit.core import Batch, Method, Reply, Server, Shared, Site, Tree
 from tacit.engine.assemble import Privacy
 from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg, FineTuned, KeepLocal, LocalOnly, LocalSgd, Scaffold, ServerAdam, ServerSgd
@@ -42,7 +42,7 @@ def site(seed: int = 0, level: int = 0) -> Site:
     )
 
 
-def reply(method: FedAvg | Ditto | Scaffold | KeepLocal | LocalOnly | FineTuned, here: Site) -> Reply:
+def reply(method: Method, here: Site) -> Reply:
     view = method.init(START).view
     return method.client(view, method.join(view, START), here)
 

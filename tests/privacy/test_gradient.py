@@ -19,7 +19,10 @@ class Squares:
         return x @ params["w"]
 
     def losses(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return (self.apply(params, x) - y).square() / 2
+        return self.loss(self.apply(params, x), y)
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs - y).square() / 2
 
 
 X = torch.tensor([[1.0, 0.0], [0.0, 30.0], [2.0, 2.0], [7.0, 7.0]])

@@ -12,7 +12,7 @@ from tacit.core import Method, Tree
 from tacit.engine.interference import interferes
 from tacit.engine.vectorised import Probe, Vectorised, probe
 from tacit.errors import TacitError
-from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
+from tacit.federation.cohort import FixedSteps, Poisson, PoissonBatches, Shuffled
 from tacit.federation.data import Federation
 from tacit.federation.devices import Devices
 from tacit.models.task import ModuleTask, check, has_batch_statistics, params
@@ -34,6 +34,7 @@ class Training:
     sampler: Sampler = field(default_factory=lambda: Poisson(0.1))
     batch: int = 10
     epochs: int = 1
+    steps: int | None = None  # instead of epochs: as many for every client, however many rows it has
     seed: int = 0
     chunk: int | None = None
     dtype: torch.dtype = torch.float32
@@ -43,13 +44,18 @@ class Training:
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.steps is not None and self.steps < 1:
+            raise TacitError(f"steps must be at least 1, not {self.steps}; leave it out to train for epochs")
         if self.chunk is not None and self.chunk < 1:
             raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
 
     def batches(self, request: Request) -> BatchRule:
         """Under `Record` rows are drawn as the accountant assumes; elsewhere in shuffled passes."""
-        rule = PoissonBatches if isinstance(request, plans.Record) else Shuffled
-        return rule(self.batch, self.epochs)
+        if isinstance(request, plans.Record):
+            if self.steps is not None:
+                raise TacitError("the record plan trains for epochs of Poisson batches: leave out steps")
+            return PoissonBatches(self.batch, self.epochs)
+        return Shuffled(self.batch, self.epochs) if self.steps is None else FixedSteps(self.batch, self.steps)
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,11 @@ def _refuse(
         raise TacitError(
             f"BatchNorm layer '{norms[0]}' mixes the rows of a batch, so no bound for one client or record holds: "
             f"use GroupNorm under plan '{plan.name}'"
+        )
+    if plan.steps is not None and plan.steps.noisy and interferes(method, task, federation, start, "guard"):
+        raise TacitError(
+            f"{type(method).__name__} uploads something that its guard did not see, so the stepwise plan's guarantee "
+            "would not hold: use plan 'central' or 'local'"
         )
     if plan.record is not None and interferes(method, task, federation, start):
         raise TacitError(

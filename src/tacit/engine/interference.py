@@ -1,18 +1,23 @@
 """Does an upload depend on data other than through private gradients? Found out by running the method.
 
-Two rounds of one client on several data sets, with the same randomness and with private gradients replaced by the same
-numbers: if any bit of an upload differs, exact gradients reach the upload, through the state or directly. The data sets
-differ in size by orders of magnitude, so that what hides behind a comparison shows.
+Two rounds of one client on several data sets, with the same randomness and with private gradients replaced by gradients
+on rows that are the same for all: if any bit of an upload differs, exact gradients reach the upload, through the state
+or directly, or they reach the parameters or the loss of which a private gradient was asked. (Clipping bounds what one
+record does to its own term of the sum; it bounds nothing if the record also changes the loss of all the others.) The
+data sets differ in size by orders of magnitude, so that what hides behind a comparison shows.
+
+The same question for plans that add their noise in the guard: is every number of an upload made of guarded steps?
 """
 
 from collections.abc import Callable
 from itertools import count
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tacit import rng, tree
-from tacit.core import Batch, Losses, Method, Shared, Site, Task, Tree
+from tacit.core import Batch, Method, Shared, Site, Task, Tree
 from tacit.federation.data import Federation
 from tacit.privacy.gradient import Exact
 
@@ -20,17 +25,22 @@ _STEPS, _ROWS = 3, 4
 _SCALES = (1.0, 0.01, 10.0, 1000.0)
 
 
-def interferes(method: Method, task: Task, federation: Federation, start: Tree) -> bool:
-    """True if the record plan's guarantee would not hold for this method."""
-    first, *others = (_uploads(method, task, federation, start, scale) for scale in _SCALES)
+Door = Literal["private_grad", "guard"]
+"""Where a plan adds its noise: the only way by which data may reach an upload."""
+
+
+def interferes(method: Method, task: Task, federation: Federation, start: Tree, door: Door = "private_grad") -> bool:
+    """True if data reach the upload by another way than the door, so that the plan's guarantee would not hold."""
+    first, *others = (_uploads(method, task, federation, start, scale, door) for scale in _SCALES)
     return any(not torch.equal(x[name], y[name]) for o in others for x, y in zip(first, o, strict=True) for name in x)
 
 
-def _uploads(method: Method, task: Task, federation: Federation, start: Tree, scale: float) -> list[Tree]:
+def _uploads(method: Method, task: Task, federation: Federation, start: Tree, scale: float, door: Door) -> list[Tree]:
     server = method.init(start)
     state = method.join(server.view, start)
     batch = _random_rows(federation, start, scale)
-    stub = _same_for_everybody(start)
+    public = _random_rows(federation, start, _SCALES[0]) if door == "private_grad" else batch
+    guard = _same_step() if door == "guard" else lambda start, before, now: now
     uploads = []
     for round in range(2):
         site = Site(
@@ -39,9 +49,10 @@ def _uploads(method: Method, task: Task, federation: Federation, start: Tree, sc
             live=torch.ones(_STEPS, dtype=torch.bool),
             batch=batch,
             grad=Exact(task, batch),
-            private_grad=stub,
             round=torch.tensor(round),
             rows=lambda _: torch.arange(_ROWS) % federation.sizes.max(),
+            private_grad=Exact(task, public),
+            guard=guard,
         )
         reply = method.client(server.view, state, site)
         uploads.append(tree.join(reply.upload))
@@ -65,15 +76,16 @@ def _random_rows(federation: Federation, start: Tree, scale: float) -> Callable[
     return lambda step: Batch(x[step], y[step], torch.ones(_ROWS, dtype=torch.bool))
 
 
-def _same_for_everybody(start: Tree) -> Callable[..., Tree]:
+def _same_step() -> Callable[[Tree, Tree, Tree], Tree]:
+    """A guard that takes the same step wherever the method wanted to go."""
     calls = count()
 
-    def stub(params: Tree, step: int, losses: Losses | None = None) -> Tree:
+    def guard(start: Tree, before: Tree, now: Tree) -> Tree:
         draw = rng.generator(0, "interference", next(calls))
 
         def numbers(leaf: Tensor) -> Tensor:
             return torch.from_numpy(draw.normal(scale=0.01, size=tuple(leaf.shape))).to(leaf.dtype).reshape(leaf.shape)
 
-        return tree.each(numbers, params)
+        return tree.add(before, tree.each(numbers, before))
 
-    return stub
+    return guard

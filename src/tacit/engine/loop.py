@@ -209,7 +209,8 @@ class Run:
         return float(taken.sum() / could.sum()) if could.sum() else None
 
     def _draw(self, round: int) -> np.ndarray:
-        return self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
+        cohort = self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
+        return cohort if len(cohort) >= self.plan.least else cohort[:0]
 
     def _release(self, cohort: np.ndarray) -> Progress:
         """One round, already charged: uploads are summed by level, noise is added, the server learns."""
@@ -217,6 +218,8 @@ class Run:
         engine = self.engine
         gathered = self._rows() if engine.method.gather else None
         totals = engine.round(server.view, public, cohort, round, self.store, self._shapes.upload, gathered)
+        if engine.method.idles:
+            engine.idle(server.view, cohort, round, self.store)
         noise = Seeded.of(engine.seed, "server", round)
         mean, public = self.plan.release.decode(public, totals, noise)
         received = mean if gathered is None else tree.split(gathered)

@@ -23,7 +23,7 @@ MEMORY_LIMIT = 64 * 2**20  # above this a population's states go to disk
 
 
 class Store(Protocol):
-    touched: np.ndarray  # bool [clients]: who has taken part
+    touched: np.ndarray  # bool [clients]: who has taken part, or trained alone where a method idles
 
     def read(self, clients: np.ndarray, first: Tree) -> Tree:
         """States, one row a client; `first` for those that have not taken part."""

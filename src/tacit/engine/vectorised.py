@@ -17,7 +17,7 @@ from tacit.engine.record import Program, record
 from tacit.engine.store import Store
 from tacit.engine.workers import Workers
 from tacit.errors import TacitError
-from tacit.federation.cohort import Shuffled, draw_batches
+from tacit.federation.cohort import FixedSteps, Shuffled, draw_batches
 from tacit.federation.data import Federation
 from tacit.federation.devices import Devices
 from tacit.models.task import ModuleTask
@@ -26,6 +26,7 @@ from tacit.privacy.gradient import Counted, Exact, Private
 from tacit.privacy.noise import Seeded
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Message, Totals
+from tacit.privacy.stepwise import StepGuard, StepNoise
 
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
 _CACHE_NUMBERS = 2**21  # the same for a recorded program, which is fastest while all of it stays in a core's cache
@@ -153,6 +154,23 @@ class Vectorised:
     def _first_rows(self) -> Tensor:
         return torch.from_numpy(self.federation.offsets[:-1])
 
+    def idle(self, view: Shared, cohort: np.ndarray, round: int, store: Store) -> None:
+        """Everybody else's round: their states move on, and nothing comes of it but that."""
+        first = self.method.join(view, self.start)
+
+        def chunk(task: ModuleTask, clients: np.ndarray) -> None:
+            inputs = self.inputs_for(store.read(clients, first), clients, round)
+            full = int(inputs.live.sum(1).min())
+
+            def one(given: Inputs) -> Tree:
+                return self.method.idle(given.state, self.site(task, given, round, full)[0])
+
+            store.write(clients, vmap(one)(inputs))
+
+        everybody = np.arange(self.federation.clients)
+        for _ in self.workers.map(chunk, self.chunks(np.setdiff1d(everybody, cohort))):
+            pass
+
     @cached_property
     def workers(self) -> Workers[ModuleTask]:
         return Workers(self.task, torch.get_num_threads())
@@ -161,7 +179,7 @@ class Vectorised:
     def recorded(self) -> bool:
         """Decided by what is known before the first round, so that a resumed run decides alike."""
         batches, rounds = self.plan.setting.batches, self.plan.setting.rounds
-        if self.record is False or self.method.gather or not isinstance(batches, Shuffled):
+        if self.record is False or self.method.gather or not isinstance(batches, Shuffled | FixedSteps):
             return False
         if self._lengths[-1] > _MOST_STEPS:
             return False
@@ -254,17 +272,24 @@ class Vectorised:
 
         def one(given: Inputs) -> tuple[Message, Tree]:
             site, private = self.site(task, given, round, full)
-            reply = self.method.client(view, given.state, site._replace(guard=self._guard(public)))
+            guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
+            reply = self.method.client(view, given.state, site._replace(guard=guard))
             self._check_queries(private.calls, site.steps)
+            if self.plan.steps is not None and isinstance(guard, StepGuard) and tree.join(reply.upload):
+                self.plan.steps.check(guard.calls)
             message = self.plan.release.encode(public, reply.upload, given.level, Seeded(given.release_key))
             return message, reply.state
 
         return vmap(one)(inputs)
 
-    def _guard(self, public: Tree) -> Callable[[Tree, Tree], Tree]:
+    def _guard(self, public: Tree) -> Callable[[Tree, Tree, Tree], Tree]:
         if not self.plan.project:
-            return lambda _, now: now
-        return lambda start, now: tree.add(start, clip(tree.sub(now, start), public["bound"])[0])
+            return lambda start, before, now: now
+        return lambda start, before, now: tree.add(start, clip(tree.sub(now, start), public["bound"])[0])
+
+    def _step_guard(self, steps: StepNoise, given: Inputs) -> StepGuard:
+        # noise is added here or in `encode`, never in both: one key is enough
+        return steps.guard(given.level, Seeded(given.release_key), next(iter(self.start.values())).dtype)
 
     def _check_queries(self, calls: list[int], steps: int) -> None:
         """Fails before anything is released if a client asked more of its data than was paid for."""

@@ -24,6 +24,7 @@ from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Among, Level, read_choices
 from tacit.privacy.members import Change, read_changes
 from tacit.privacy.plan import Request
+from tacit.privacy.stepwise import Stepwise
 
 _PLANS: Mapping[str, type] = {
     "open": plans.Open,
@@ -31,6 +32,7 @@ _PLANS: Mapping[str, type] = {
     "grouped": plans.Grouped,
     "local": plans.Local,
     "record": plans.Record,
+    "stepwise": Stepwise,
 }
 _FOR_ALL = {"plan", "accountant", "allow_large_delta"}
 _SGD = ("lr", "momentum", "weight_decay", "decay")
@@ -40,6 +42,7 @@ _FEEDS = {
     "tuning": (*_SGD, "personal_lr"),
     "optimizer": ("server",),
     "names": ("keep",),
+    "prior": ("prior", "strength", "components", "spread"),
 }
 """Which keys of the file feed a field of a method; other fields have the key of their own name."""
 _BASES = ("fedavg", "scaffold")
@@ -79,6 +82,7 @@ def build_training(config: Config) -> Training:
         sampler=sampler,
         batch=config.batch,
         epochs=config.epochs,
+        steps=config.steps,
         seed=config.seed,
         chunk=config.run.chunk,
         devices=Devices(**(_given(config.devices) if config.devices else {})),
@@ -134,10 +138,22 @@ def _method(name: str, table: MethodTable) -> Method:
         "tuning": lambda: methods.LocalSgd(**own),
         "optimizer": lambda: _server(table),
         "base": lambda: _base(table),
+        "prior": lambda: _prior(table),
     }
     values = {field: made[field]() for field in _fields(name) if field in made}
     plain = {field: _plain(getattr(table, field, None)) for field in _fields(name) if field not in made}
     return methods.REGISTRY[name](**values, **{field: value for field, value in plain.items() if value is not None})
+
+
+def _prior(table: MethodTable) -> methods.Prior:
+    name = table.prior or "l2"
+    kind: Any = methods.PRIORS[name]
+    known = [field.name for field in dataclasses.fields(kind)]
+    given = {key: getattr(table, key) for key in _FEEDS["prior"][1:] if getattr(table, key) is not None}
+    for key, value in given.items():
+        if key not in known:
+            raise TacitError(f"method.{key} is {value!r}, and the prior '{name}' does not use it: leave it out")
+    return kind(**given)
 
 
 def _plain(value: Any) -> Any:

@@ -76,16 +76,28 @@ class MethodTable(Table):
     decay: Positive | None = None
     strength: NotNegative | list[NotNegative] | None = None
     personal_lr: Positive | None = None
+    prior: Literal["l2", "l1", "kl", "mixture"] | None = None
+    spread: Positive | None = None
+    psi: Positive | None = None
+    psi_lr: NotNegative | None = None
+    floor: NotNegative | None = None
+    most: Count | None = None
+    distil: Share | None = None
+    alpha: Share | None = None
+    beta: NotNegative | None = None
+    adaptive: bool | None = None
+    rate: Positive | None = None
+    inner: Count | NotNegative | None = None
+    inner_steps: Count | None = None
+    hessian: Literal["first-order", "hessian-free"] | None = None
+    components: Count | None = None
     keep: Annotated[list[str], Field(min_length=1)] | None = None
     base: str | None = None
     loss: str | None = None
     covariance: str | list[list[float]] | None = None
     ridge: Positive | None = None
     start: str | None = None
-    inner: Count | None = None
-    floor: Share | None = None
     xi: Positive | None = None
-    beta: Positive | None = None
     solver: str | None = None
     finish: bool | None = None
     intercept: Positive | None = None
@@ -100,13 +112,16 @@ class MovingClip(Table):
 
 
 class PrivacyTable(Table):
-    plan: Literal["open", "central", "grouped", "local", "record"] | None = None
+    plan: Literal["open", "central", "grouped", "local", "record", "stepwise"] | None = None
     clip: Positive | MovingClip | None = None
     ratio: Share | Literal["optimal"] | None = None
     horizon: Positive | None = None
     project: bool | None = None
     participations: Count | None = None
     bound: Positive | None = None
+    extra_bound: Positive | None = None
+    seen: Literal["messages", "sum"] | None = None
+    least: Count | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     allow_large_delta: bool = False
 
@@ -162,6 +177,7 @@ class Config(Table):
     cohort: Count | None = None
     batch: Count = 10
     epochs: Annotated[int, Field(ge=0)] = 1
+    steps: Count | None = None  # instead of epochs, the same for every client
     data: Data = Data()
     model: Model = Model()
     method: MethodTable = MethodTable()

@@ -35,6 +35,9 @@ REGISTRY: Final[dict[str, str]] = {
     "fedhdp/writers": "tacit.experiments.papers.fedhdp:WRITERS_PAGE",
     "fedhdp/writers-cnn": "tacit.experiments.papers.fedhdp:WRITERS_CNN_PAGE",
     "fedhdp/incentive": "tacit.experiments.papers.fedhdp_incentive",
+    "adaped/table-1": "tacit.experiments.reproduce_adaped",
+    "adaped/dp": "tacit.experiments.reproduce_adaped_dp",
+    "adaped/everybody": "tacit.experiments.reproduce_adaped_everybody",
 }
 """Name to module, and to the name in it where that is not `REPRODUCTION`; imported when asked for."""
 

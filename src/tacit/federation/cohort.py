@@ -142,6 +142,38 @@ class Shuffled:
 
 
 @dataclass(frozen=True)
+class FixedSteps:
+    """`steps` batches of `size` rows, however many rows a client has: its number of rows stays its own.
+
+    Rows come in shuffled passes, each pass whole before the next begins. A client of fewer than `size` rows sees all
+    of them in every step.
+    """
+
+    size: int
+    count: int
+
+    def __post_init__(self) -> None:
+        at_least(self.size, 1, "the batch size")
+        at_least(self.count, 1, "the number of steps")
+
+    def steps(self, n: int) -> int:
+        return self.count
+
+    def expected(self, n: int) -> float:
+        return float(min(self.size, n))
+
+    def event(self, inner: "DpEvent", n: int) -> "DpEvent":
+        raise TacitError("no accountant models shuffled batches of records: draw them with PoissonBatches")
+
+    def draw(self, seed: int, round: int, client: int, n: int, purpose: str = "batches") -> Rows:
+        width = min(self.size, n)
+        passes = -(-self.count * width // n)
+        order = generator(seed, purpose, round, client).random((passes, n)).argsort(1)
+        rows = order.reshape(-1)[: self.count * width].reshape(self.count, width)
+        return rows, np.ones(rows.shape, bool)
+
+
+@dataclass(frozen=True)
 class PoissonBatches:
     """Each row independently with rate min(1, size/n) in each step: what record-level accounting assumes.
 

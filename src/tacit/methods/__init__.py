@@ -4,13 +4,23 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tacit.core import Method
+from tacit.methods.adaped import AdaPeD
+from tacit.methods.adaped_alone import AdaPeDAlone
+from tacit.methods.apfl import APFL
 from tacit.methods.ditto import Ditto
 from tacit.methods.fedavg import FedAvg
+from tacit.methods.fedem import FedEM
 from tacit.methods.fine_tuned import FineTuned
 from tacit.methods.keep_local import KeepLocal
 from tacit.methods.local_only import LocalOnly
 from tacit.methods.multitask import Multitask
+from tacit.methods.mutual import MutualLearning
 from tacit.methods.optim import LocalSgd, ServerAdam, ServerSgd
+from tacit.methods.per_fedavg import PerFedAvg
+from tacit.methods.personal import Personal
+from tacit.methods.pfedme import PFedMe
+from tacit.methods.priors import KL, L1, L2, PRIORS, Mixture, Prior
+from tacit.methods.quped import QuPeD
 from tacit.methods.scaffold import Scaffold
 
 REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
@@ -22,19 +32,43 @@ REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "scaffold": Scaffold,
         "keep-local": KeepLocal,
         "multitask": Multitask,
+        "adaped": AdaPeD,
+        "adaped-alone": AdaPeDAlone,
+        "pfedme": PFedMe,
+        "per-fedavg": PerFedAvg,
+        "quped": QuPeD,
+        "mutual-learning": MutualLearning,
+        "fedem": FedEM,
+        "apfl": APFL,
+        "personal": Personal,
     }
 )
 
 __all__ = [
+    "APFL",
+    "KL",
+    "L1",
+    "L2",
+    "PRIORS",
     "REGISTRY",
+    "AdaPeD",
+    "AdaPeDAlone",
     "Ditto",
     "FedAvg",
+    "FedEM",
     "FineTuned",
     "KeepLocal",
     "LocalOnly",
     "LocalSgd",
     "Method",
+    "Mixture",
     "Multitask",
+    "MutualLearning",
+    "PFedMe",
+    "PerFedAvg",
+    "Personal",
+    "Prior",
+    "QuPeD",
     "Scaffold",
     "ServerAdam",
     "ServerSgd",

@@ -75,7 +75,8 @@ class Multitask(Method):
             return Reply(Shared({}, {"sums": problem.descend(site, self.lr * self.xi)}), state)
         alpha, u = problem.ascend(state["alpha"], site)  # steps 4 and 5
         u = self.xi * u
-        kept = site.guard({"sums": torch.zeros_like(u)}, {"sums": u})["sums"]
+        still = {"sums": torch.zeros_like(u)}
+        kept = site.guard(still, still, {"sums": u})["sums"]
         share = torch.where(u.norm() > 0, self.xi * kept.norm() / u.norm(), self.xi)
         fine = u.isfinite().all() & alpha.isfinite().all()
         moved = torch.where(fine, state["alpha"] + share * (alpha - state["alpha"]), state["alpha"])

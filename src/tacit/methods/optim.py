@@ -53,9 +53,21 @@ class LocalSgd:
                 speed = site.advance(step, g, speed)
             moved = tree.axpy(-self.rate(site.round), g, params)
             if guarded:
-                moved = site.guard(start, moved)
+                moved = site.guard(start, params, moved)
             params = site.advance(step, moved, params)
         return params
+
+    def step(self, params: Tree, gradient: Tree, round: Tensor) -> Tree:
+        """One step without momentum, for methods that take turns between several models."""
+        g = tree.axpy(self.weight_decay, params, gradient) if self.weight_decay else gradient
+        return tree.axpy(-self.rate(round), g, params)
+
+
+def plain(name: str, *optimizers: LocalSgd) -> None:
+    """Refuses momentum where a method's steps have none."""
+    for each in optimizers:
+        if each.momentum:
+            raise TacitError(f"{name} takes plain steps: leave out momentum, which is {each.momentum}")
 
 
 class ServerOptimizer(Protocol):
@@ -121,10 +133,10 @@ class ServerAdam:
         return move, tree.prefix("first", first) | tree.prefix("second", second) | {"steps": steps}
 
 
-def check(name: str, value: float, *, positive: bool = False, below: float = math.inf) -> None:
-    """A hyper-parameter in [0, below), or a clear error."""
-    if math.isfinite(value) and value >= 0 and value < below and not (positive and value == 0):
+def check(name: str, value: float, *, positive: bool = False, below: float = math.inf, most: float = math.inf) -> None:
+    """A hyper-parameter in [0, below) that is no more than `most`, or a clear error."""
+    if math.isfinite(value) and 0 <= value < below and value <= most and not (positive and value == 0):
         return
     least = "above 0" if positive else "at least 0"
-    most = f" and below {below:g}" if below < math.inf else ""
-    raise TacitError(f"{name} must be {least}{most}, not {value}")
+    ceiling = f" and below {below:g}" if below < math.inf else f" and at most {most:g}" if most < math.inf else ""
+    raise TacitError(f"{name} must be {least}{ceiling}, not {value}")

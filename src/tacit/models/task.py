@@ -117,6 +117,10 @@ class _Fixed:
     def apply(self, params: Params, x: Tensor) -> Tensor:
         return self.task.apply({**params, **self.stats}, x)
 
+    @property
+    def loss(self) -> Loss:
+        return self.task.loss
+
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
         return self.task.loss(self.apply(params, x), y)
 
@@ -129,6 +133,10 @@ class _Measured:
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         return self.task.apply({**params, **self.task.statistics(params, self.x, self.mask)}, x)
+
+    @property
+    def loss(self) -> Loss:
+        return self.task.loss
 
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
         return self.task.loss(self.apply(params, x), y)

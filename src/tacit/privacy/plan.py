@@ -11,12 +11,16 @@ costs whom. Read these two files to check a claim.
 | Grouped | client, by level | encode       | the server     | who sees the models    | the sampler's       |
 | Local   | client           | encode       | encode         | everybody              | replace, 2 bounds   |
 | Record  | one record       | private_grad | private_grad   | everybody              | add/remove a record |
+| Stepwise, messages | client | guard        | guard          | everybody              | replace, 2 bounds   |
+| Stepwise, sum      | client | guard        | encode         | who sees the sum alone | zero-out            |
+
+`Stepwise` is in a file of its own, with its proof.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +28,9 @@ from tacit.privacy.account import Accountant, Relation
 from tacit.privacy.levels import Choices
 from tacit.privacy.release import Release
 from tacit.privacy.sampling import BatchRule, Sampler
+
+if TYPE_CHECKING:
+    from tacit.privacy.stepwise import StepNoise
 
 
 class Setting(NamedTuple):
@@ -88,6 +95,8 @@ class Plan:
     client: Callable[[int], Account | None] = lambda _: None
     record: RecordNoise | None = None
     project: bool = False  # clip what would be uploaded after every local step, too
+    steps: "StepNoise | None" = None
+    least: int = 0  # a round of fewer clients is left out
     multipliers: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     asked_levels: tuple[bool, ...] | None = None

@@ -56,8 +56,8 @@ class Grouped:
             z = _central_noise(level, setting) if level.private and merge.asks(j) else 0.0
             multipliers.append(z)
             if z > 0:
-                event = setting.sampler.event(_gaussian(z), len(setting.ids))
-                accounts.append(_account(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
+                event = setting.sampler.event(gaussian(z), len(setting.ids))
+                accounts.append(account(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
         release = releases.Grouped(
             clip=self.clip,
             multipliers=tuple(multipliers),
@@ -118,11 +118,9 @@ class Local:
     project: bool = False
 
     def plan(self, setting: Setting) -> Plan:
-        menu, times = setting.choices.menu.levels, _participations(self.participations, setting)
-        z = [_noise(level, setting, _gaussian, times, "replace", len(setting.ids)) for level in menu]
-        accounts = [
-            _account("", "client", "replace", _gaussian(zj), 1, level) for zj, level in zip(z, menu, strict=True)
-        ]
+        menu, times = setting.choices.menu.levels, participations(self.participations, setting)
+        z = [noise_of(level, setting, gaussian, times, "replace", len(setting.ids)) for level in menu]
+        accounts = [account("", "client", "replace", gaussian(zj), 1, level) for zj, level in zip(z, menu, strict=True)]
 
         def client(k: int) -> Account | None:
             account = accounts[setting.choices.level[k]]
@@ -158,7 +156,7 @@ class Record:
         Fixed(self.bound)
 
     def plan(self, setting: Setting) -> Plan:
-        times = _participations(self.participations, setting)
+        times = participations(self.participations, setting)
         accounts = [self._account(k, setting, times) for k in range(len(setting.ids))]
         z = np.array([0.0 if account is None else _multiplier(account.event) for account in accounts])
         noise = RecordNoise(self.bound, z, np.array([setting.batches.expected(int(n)) for n in setting.sizes]))
@@ -183,10 +181,10 @@ class Record:
             return None
 
         def event_of(z: float) -> Any:
-            return setting.batches.event(_gaussian(z), n)
+            return setting.batches.event(gaussian(z), n)
 
-        z = _noise(level, setting, event_of, times * count, "add/remove", n)
-        return _account(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
+        z = noise_of(level, setting, event_of, times * count, "add/remove", n)
+        return account(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,7 @@ class Unsent:
         return replace(self.request.plan(setting), request=self, levels=(), client=lambda _: None)
 
 
-def _gaussian(z: float) -> Any:
+def gaussian(z: float) -> Any:
     from dp_accounting import GaussianDpEvent
 
     return GaussianDpEvent(z) if z > 0 else None
@@ -211,7 +209,7 @@ def _multiplier(event: Any) -> float:
     return float(event.noise_multiplier)
 
 
-def _account(scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> Account:
+def account(scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> Account:
     return Account(scope, unit, relation, event, count, level.epsilon, level.delta or 0.0)
 
 
@@ -219,12 +217,12 @@ def _central_noise(level: Level, setting: Setting) -> float:
     population = len(setting.ids)
 
     def event_of(z: float) -> Any:
-        return setting.sampler.event(_gaussian(z), population)
+        return setting.sampler.event(gaussian(z), population)
 
-    return _noise(level, setting, event_of, setting.rounds, setting.sampler.relation, population)
+    return noise_of(level, setting, event_of, setting.rounds, setting.sampler.relation, population)
 
 
-def _noise(
+def noise_of(
     level: Level, setting: Setting, event_of: Callable[[float], Any], times: int, relation: Relation, units: int
 ) -> float:
     """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run."""
@@ -250,7 +248,7 @@ def _weights(menu: Sequence[Level], counts: Sequence[int], ratio: float) -> tupl
     return tuple(weight / (sum(raw) or 1.0) for weight in raw)
 
 
-def _participations(given: int | None, setting: Setting) -> int:
+def participations(given: int | None, setting: Setting) -> int:
     if given is not None:
         if given < 1:
             raise TacitError(f"participations must be at least 1, not {given}")

@@ -1,6 +1,6 @@
 """FeO2's Lemma 7: the training programs themselves, with eta = 1 and eta_p = 1 / (1 + lambda), give the closed form."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,11 @@ class Least(Task):
         return x @ params[_NAME]
 
     def losses(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return (self.apply(params, x) - y).square() / 2
+        return self.loss(self.apply(params, x), y)
+
+    @property
+    def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda outputs, y: (outputs - y).square() / 2
 
 
 @dataclass(frozen=True)

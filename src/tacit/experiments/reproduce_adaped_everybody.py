@@ -1,0 +1,14 @@
+"""AdaPeD and FedEM with full participation: the two figures in the text beside Table 1."""
+
+from typing import Final
+
+from tacit.experiments.reproduce import Reproduction
+from tacit.experiments.reproduce_adaped import make_everybody
+
+REPRODUCTION: Final = Reproduction(
+    name="adaped/everybody",
+    title="AdaPeD and FedEM with every client in every round",
+    paper="A generative framework (paper 4), Section 4, comparison with FedEM.",
+    make=make_everybody,
+    seeds=3,
+)

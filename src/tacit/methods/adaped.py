@@ -1,0 +1,88 @@
+"""AdaPeD (Ozkara et al. 2023), Algorithm 5: a personal model distilled with a shared one, as far as that helps."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tacit import tree
+from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.distil import kl, taught
+from tacit.methods.optim import LocalSgd, check, plain
+from tacit.tree import View
+
+PSI = "extra/psi"  # beside model/..., as tree.join names them
+
+
+@dataclass(frozen=True)
+class AdaPeD(Method):
+    """f_i(theta) + log(2 psi) / 2 + KD(theta, mu) / (2 psi), eq. (23), by turns in theta and in (mu, psi).
+
+    theta stays on the client and is what predicts; (mu, psi) are shared. KD(theta, mu) = D_KL(p_mu || p_theta), eq.
+    (65). A small psi trusts the others, a large one trains alone; it is learned and never falls below `floor`. The
+    gradient in (mu, psi) is one query, at the new theta and the old mu: a privacy plan sees both in one vector.
+    """
+
+    local: LocalSgd = field(default_factory=LocalSgd)  # eta_2, of mu
+    personal: LocalSgd = field(default_factory=LocalSgd)  # eta_1, of theta
+    psi: float = 4.0
+    psi_lr: float = 0.03  # eta_3
+    floor: float = 0.5
+
+    def __post_init__(self) -> None:
+        plain("AdaPeD", self.local, self.personal)
+        check("psi_lr", self.psi_lr)
+        check("floor", self.floor, positive=True)
+        check(f"psi minus its floor of {self.floor}", self.psi - self.floor)
+
+    def init(self, params: Tree) -> Server:
+        like = next(iter(params.values()))
+        return Server(Shared(params, {"psi": torch.full((), self.psi, dtype=like.dtype)}))
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        return start
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        theta, start = state, tree.join(view)
+        shared = start
+        for step in range(site.steps):
+            new = self._personal_step(theta, shared, site, step)
+            moved = self.shared_step(new, start, shared, site, step)
+            theta, shared = site.advance(step, new, theta), site.advance(step, moved, shared)
+        return Reply(tree.split(tree.sub(shared, start)), theta)
+
+    def _personal_step(self, theta: Tree, shared: Tree, site: Site, step: int) -> Tree:
+        """Lines 10 and 11: theta <- theta - eta_1 (grad f(theta) + grad KD(theta, mu) / (2 psi))."""
+        return self.personal.step(theta, site.grad(theta, step, personal_losses(site.task, shared)), site.round)
+
+    def shared_step(self, theta: Tree, start: Tree, shared: Tree, site: Site, step: int) -> Tree:
+        """Lines 12 to 15: mu <- mu - eta_2 grad KD / (2 psi), psi <- psi - eta_3 (1 / (2 psi) - KD / (2 psi^2))."""
+
+        def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
+            psi = params[PSI]
+            return (2 * psi).log() / 2 + kl(site.task, tree.strip("model", params), theta, x) / (2 * psi)
+
+        gradient = site.private_grad(shared, step, losses)
+        mu = self.local.step(tree.drop(shared, [PSI]), tree.drop(gradient, [PSI]), site.round)
+        psi = shared[PSI] - self.psi_lr * gradient[PSI]
+        return self.floored(site.guard(start, shared, mu | {PSI: psi}))
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        return Server(tree.split(self.floored(tree.add(tree.join(server.view), tree.join(mean)))))
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        return task.apply(state, x)
+
+    def floored(self, shared: Tree) -> Tree:
+        return shared | {PSI: shared[PSI].clamp(min=self.floor)}
+
+
+def personal_losses(task: Task, shared: Tree) -> Losses:
+    """f(theta) + KD(theta, mu) / (2 psi), of each example."""
+    mu, psi = tree.strip("model", shared), shared[PSI]
+
+    def losses(theta: View, x: Tensor, y: Tensor) -> Tensor:
+        own, divergence = taught(task, mu, theta, x, y)
+        return own + divergence / (2 * psi)
+
+    return losses

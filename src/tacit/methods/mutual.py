@@ -1,0 +1,60 @@
+"""Federated Mutual Learning (Shen et al. 2020): a personal and a shared model teach each other on every client."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tacit import tree
+from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.distil import taught
+from tacit.methods.optim import LocalSgd, check, plain
+from tacit.tree import View
+
+
+@dataclass(frozen=True)
+class MutualLearning(Method):
+    """Each model minimises (1 - weight) * its own loss + weight * D_KL(p_other || p_own), both from the same batch.
+
+    `alpha` is the weight of the personal model, which stays on the client and predicts, `beta` that of the shared one
+    (the paper's "meme"). With both zero they are two separate trainings.
+    """
+
+    local: LocalSgd = field(default_factory=LocalSgd)
+    personal: LocalSgd = field(default_factory=LocalSgd)
+    alpha: float = 0.25
+    beta: float = 0.25
+
+    def __post_init__(self) -> None:
+        plain("mutual learning", self.local, self.personal)
+        check("alpha", self.alpha, most=1.0)
+        check("beta", self.beta, most=1.0)
+
+    def init(self, params: Tree) -> Server:
+        return Server(Shared(params))
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        return start
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        own, meme = state, view.model
+        for step in range(site.steps):
+            of_own = site.grad(own, step, _taught_by(meme, self.alpha, site.task))
+            of_meme = site.private_grad(meme, step, _taught_by(own, self.beta, site.task))
+            moved = site.guard(view.model, meme, self.local.step(meme, of_meme, site.round))
+            own = site.advance(step, self.personal.step(own, of_own, site.round), own)
+            meme = site.advance(step, moved, meme)
+        return Reply(Shared(tree.sub(meme, view.model)), own)
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        return Server(Shared(tree.add(server.view.model, mean.model)))
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        return task.apply(state, x)
+
+
+def _taught_by(other: Tree, weight: float, task: Task) -> Losses:
+    def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
+        own, divergence = taught(task, other, params, x, y)
+        return (1 - weight) * own + weight * divergence
+
+    return losses

@@ -1,0 +1,61 @@
+"""QuPeD (Ozkara et al. 2021) in full precision: distillation between a personal and a shared model, fixed strength."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tacit import tree
+from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.distil import kl, taught
+from tacit.methods.optim import LocalSgd, check, plain
+from tacit.tree import View
+
+
+@dataclass(frozen=True)
+class QuPeD(Method):
+    """x <- x - eta_1 grad_x F(x, w), then w <- w - eta_3 grad_w F(x, w), F = (1 - lambda) f_i(x) + lambda KD(x, w).
+
+    x stays on the client and predicts, w is shared; `distil` is lambda_p. AdaPeD learns what is fixed here.
+    """
+
+    local: LocalSgd = field(default_factory=LocalSgd)  # eta_3, of w
+    personal: LocalSgd = field(default_factory=LocalSgd)  # eta_1, of x
+    distil: float = 0.25
+
+    def __post_init__(self) -> None:
+        plain("QuPeD", self.local, self.personal)
+        check("distil", self.distil, most=1.0)
+
+    def init(self, params: Tree) -> Server:
+        return Server(Shared(params))
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        return start
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        own, w = state, view.model
+        for step in range(site.steps):
+            new = self.personal.step(own, site.grad(own, step, self._personal(w, site.task)), site.round)
+            gradient = site.private_grad(w, step, self._shared(new, site.task))
+            moved = site.guard(view.model, w, self.local.step(w, gradient, site.round))
+            own, w = site.advance(step, new, own), site.advance(step, moved, w)
+        return Reply(Shared(tree.sub(w, view.model)), own)
+
+    def _personal(self, w: Tree, task: Task) -> Losses:
+        def losses(x: View, rows: Tensor, y: Tensor) -> Tensor:
+            own, divergence = taught(task, w, x, rows, y)
+            return (1 - self.distil) * own + self.distil * divergence
+
+        return losses
+
+    def _shared(self, own: Tree, task: Task) -> Losses:
+        def losses(w: View, rows: Tensor, y: Tensor) -> Tensor:
+            return self.distil * kl(task, w, own, rows)
+
+        return losses
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        return Server(Shared(tree.add(server.view.model, mean.model)))
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        return task.apply(state, x)

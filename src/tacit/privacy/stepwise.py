@@ -1,0 +1,227 @@
+"""Clip and noise in every local step, on the client: DP-AdaPeD, Section 3.5 and Theorem 7, corrected.
+
+What a method would upload passes the guard after each of its tau steps. The guard clips the step to norm C; then either
+
+- `seen="messages"`, the server sees what each client sends. The guard adds N(0, s^2) to the clipped step, and the next
+  step starts from the noisy point. *Claim:* a participation costs tau Gaussian mechanisms with multiplier s / (2 C).
+  *Proof:* given all noisy steps so far, a step is a function of them and of the client's data, so for any two data sets
+  of the client the clipped steps are at most 2 C apart ("replace"): one Gaussian mechanism, and tau of them compose
+  adaptively. The upload is their sum, which is post-processing; so is all that others compute of it. That nothing else
+  of the data reaches the upload is found out by running the method (`interferes(..., door="guard")`); that steps are as
+  many as were paid for is checked in every round. Their number must not depend on the client's rows.
+- `seen="sum"`, the server sees the sum over at least K clients alone (secure aggregation, nobody drops out). Each
+  client sends its upload, clipped to tau C, plus N(0, (z tau C)^2 / K). *Claim:* one Gaussian mechanism with multiplier
+  z for a client's data against none ("zero-out"). *Proof:* the sum moves by at most tau C and carries K independent
+  shares of noise, z tau C in all. The noise is added at the end, because what the others add *within* their steps
+  cannot be counted on: their later steps depend on it, so that the sum is no Gaussian mechanism.
+
+*Correction.* Theorem 7 takes tau steps of norm C to move the mean by sqrt(tau) C / K. Steps may all point one way: it
+is tau C / K, and the printed Renyi divergence is too small by a factor of tau. It also credits sampling to a server
+that drew the clients itself. `as_published` gives the printed figure, to be read beside the provable one.
+
+The third reading, a server that adds the noise itself, is the plan `Central`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from tacit import tree
+from tacit.core import Tree
+from tacit.errors import TacitError
+from tacit.privacy import noise as noises
+from tacit.privacy import release as releases
+from tacit.privacy import requests as plans
+from tacit.privacy.clip import Fixed, clip
+
+Seen = Literal["messages", "sum"]
+EXTRA = "extra/"
+
+
+class StepGuard:
+    """One client's guard in one round: clips each step and adds its noise; counts how often it was asked."""
+
+    def __init__(self, bounds: tuple[float, ...], ratio: Tensor | None, noise: noises.Noise) -> None:
+        self._bounds, self._ratio, self._noise = bounds, ratio, noise
+        self.calls = 0
+
+    def __call__(self, start: Tree, before: Tree, now: Tree) -> Tree:
+        self.calls += 1
+        step = tree.sub(now, before)
+        parts = [step] if len(self._bounds) == 1 else _parts(step)
+        noisy: Tree = {}
+        for part, bound in zip(parts, self._bounds, strict=True):
+            short, _ = clip(part, bound)
+            noisy |= short if self._ratio is None else noises.add(short, self._ratio * bound, self._noise)
+        return tree.add(before, noisy)
+
+
+@dataclass(frozen=True, eq=False)
+class StepNoise:
+    """Per-step clipping and noise on the clients: what `guard` does under `Stepwise`."""
+
+    bounds: tuple[float, ...]  # of the whole step, or of the model and of the rest
+    ratios: tuple[float, ...]  # noise std over bound, by level
+    steps: int
+
+    def guard(self, level: Tensor, noise: noises.Noise, dtype: torch.dtype) -> StepGuard:
+        ratio = torch.tensor(self.ratios, dtype=dtype)[level] if self.noisy else None
+        return StepGuard(self.bounds, ratio, noise)
+
+    @property
+    def noisy(self) -> bool:
+        return any(self.ratios)
+
+    def check(self, calls: int) -> None:
+        """Fails before anything is released if steps were not guarded, or more often than was paid for."""
+        if calls != self.steps:
+            raise TacitError(f"the method guarded {calls} steps and {self.steps} were accounted for: guard each once")
+
+
+@dataclass(frozen=True)
+class Stepwise:
+    """Every local step is clipped to `bound` and covered with noise; see this module for what that guarantees.
+
+    With `extra_bound` the model and what comes with it (AdaPeD's psi) are clipped separately, else their concatenation.
+    Charged by participation, without amplification; calibrated to `participations` of one client (default: what 99% of
+    the clients stay below). `least`: with `seen="sum"`, how many clients a round has at least; a smaller one is left
+    out (default: what a round has in 99% of the cases).
+    """
+
+    bound: float = 1.0
+    extra_bound: float | None = None
+    seen: Seen = "messages"
+    participations: int | None = None
+    least: int | None = None
+
+    def __post_init__(self) -> None:
+        for bound in self.bounds:
+            Fixed(bound)
+        if self.seen not in get_args(Seen):
+            raise TacitError(f"seen is '{self.seen}': use 'messages' (of each client) or 'sum' (secure aggregation)")
+        if self.least is not None and (self.least < 1 or self.seen != "sum"):
+            raise TacitError(f"least is {self.least}: a number of at least 1, and only with seen='sum'")
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        return (self.bound,) if self.extra_bound is None else (self.bound, self.extra_bound)
+
+    def plan(self, setting: plans.Setting) -> plans.Plan:
+        tau = _public_steps(setting)
+        times = plans.participations(self.participations, setting)
+        return self._sum(setting, tau, times) if self.seen == "sum" else self._messages(setting, tau, times)
+
+    def _messages(self, setting: plans.Setting, tau: int, times: int) -> plans.Plan:
+        z = self._calibrated(setting, times * tau, "replace")
+        # parts with a bound each are as many Gaussian mechanisms: sqrt(parts) more noise for the same z
+        ratios = tuple(2 * zj * math.sqrt(len(self.bounds)) for zj in z)
+        return plans.Plan(
+            "stepwise",
+            self,
+            setting,
+            releases.Open(),
+            unit="client",
+            client=_charged(setting, z, "replace", tau),
+            steps=StepNoise(self.bounds, ratios, tau),
+            multipliers=z,
+            notes=(
+                _calibrated_for(times),
+                f"{tau} noisy steps a participation",
+                *self._published(setting, ratios),
+            ),
+        )
+
+    def _sum(self, setting: plans.Setting, tau: int, times: int) -> plans.Plan:
+        z = self._calibrated(setting, times, "zero-out")
+        least = self._fewest(setting)
+        total = tau * math.hypot(*self.bounds)
+        release = releases.Local(
+            Fixed(total), tuple(zj / (2 * math.sqrt(least)) for zj in z), expected=setting.rate * len(setting.ids)
+        )
+        # one step's share of the noise in units of its bound, for the figure as published
+        ratios = tuple(zj * math.sqrt(tau / least) for zj in z)
+        return plans.Plan(
+            "stepwise-sum",
+            self,
+            setting,
+            release,
+            unit="client",
+            client=_charged(setting, z, "zero-out", 1),
+            steps=StepNoise(self.bounds, (0.0,) * len(z), tau),
+            least=least,
+            multipliers=z,
+            notes=(
+                _calibrated_for(times),
+                f"the server sees sums over at least {least} clients alone, and no client drops out",
+                *self._published(setting, ratios),
+            ),
+        )
+
+    def _calibrated(self, setting: plans.Setting, times: int, relation: plans.Relation) -> tuple[float, ...]:
+        menu = setting.choices.menu.levels
+        return tuple(
+            plans.noise_of(level, setting, plans.gaussian, times, relation, len(setting.ids)) for level in menu
+        )
+
+    def _fewest(self, setting: plans.Setting) -> int:
+        if self.least is not None:
+            return self.least
+        if setting.sampler.relation == "replace-one":  # a cohort of fixed size
+            return round(setting.rate * len(setting.ids))
+        from scipy.stats import binom
+
+        return max(1, int(binom.ppf(0.01, len(setting.ids), setting.rate)))
+
+    def _published(self, setting: plans.Setting, ratios: tuple[float, ...]) -> tuple[str, ...]:
+        return tuple(
+            f"as published (Theorem 7), level '{level.name}': epsilon "
+            f"{as_published(ratio, level.delta, setting, len(self.bounds)):.3g}, which is not proved"
+            for level, ratio in zip(setting.choices.menu.levels, ratios, strict=True)
+            if level.private and level.delta is not None
+        )
+
+
+def as_published(ratio: float, delta: float, setting: plans.Setting, parts: int = 1) -> float:
+    """Epsilon of the whole run by Theorem 7 as printed: (K/m)^2 6 (T/tau) a (C1^2 / (K s1^2) + C2^2 / (K s2^2)).
+
+    `ratio` is s / C of one step's noise on one client. Not a guarantee: see the correction above.
+    """
+    cohort = setting.rate * len(setting.ids)
+    slope = setting.rate**2 * 6 * setting.rounds * parts / (cohort * ratio**2)
+    a = torch.logspace(-4, 8, 4000, dtype=torch.float64) + 1
+    spent = slope * a + (-math.log(delta) + (a - 1) * torch.log1p(-1 / a) - a.log()) / (a - 1)  # Lemma 2
+    return max(0.0, float(spent.min()))
+
+
+def _parts(step: Mapping[str, Tensor]) -> list[Tree]:
+    extra = [name for name in step if name.startswith(EXTRA)]
+    return [tree.drop(step, extra), tree.pick(step, extra)]
+
+
+def _public_steps(setting: plans.Setting) -> int:
+    counts = {setting.batches.steps(n) for n in (1, 10, 10**6)}
+    if len(counts) > 1:
+        raise TacitError(
+            "the number of local steps depends on a client's number of rows, which its messages would tell: "
+            "give every client the same with Training(steps=...)"
+        )
+    return counts.pop()
+
+
+def _charged(
+    setting: plans.Setting, z: tuple[float, ...], relation: plans.Relation, count: int
+) -> Callable[[int], plans.Account | None]:
+    def client(k: int) -> plans.Account | None:
+        level = setting.choices.of(k)
+        event = plans.gaussian(z[setting.choices.level[k]])
+        return event and plans.account(f"client:{setting.ids[k]}", "client", relation, event, count, level)
+
+    return client
+
+
+def _calibrated_for(times: int) -> str:
+    return f"noise calibrated for {times} participations of one client"

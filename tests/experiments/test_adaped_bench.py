@@ -1,0 +1,95 @@
+"""AdaPeD's benches without their hours of training: splits, pages and verdicts from made-up cells."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tacit.experiments import adaped_cells, reproduce, reproduce_adaped, reproduce_adaped_dp
+from tacit.experiments.adaped_cells import MNIST, WRITERS_15, WRITERS_33, validated
+from tacit.experiments.reproduce_page import Results
+from tests.worlds import ragged
+
+FIGURES = {"FedAvg": (96.0, 93.0), "AdaPeD": (98.6, 97.0), "pFedMe": (97.0, 95.0), "local": (95.0, 10.0)}
+
+
+def cell(name: str, seed: int, shift: float = 0.0) -> dict[str, Any]:
+    personal, shared = FIGURES.get(name, (97.5, 90.0))
+    return {
+        "personal": personal + shift + 0.01 * seed,
+        "worst": personal - 3,
+        "shared": shared,
+        "seconds": 0.5,
+        "bytes": 177_708,
+        "stopped": "",
+        "psi": [4.0, 3.0, 2.5],
+        "notes": ["as published (Theorem 7), level 'private': epsilon 0.123, which is not proved"],
+    }
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> reproduce.Bench:
+    names = {id(make): name for name, make in adaped_cells.METHODS.items()}
+
+    def trained(data: Any, make: Any, world: Any, lr: float, seed: int, **options: Any) -> dict[str, Any]:
+        privacy = options.get("privacy")
+        noisy = privacy is not None and privacy.levels[0].private
+        return cell(names.get(id(make), "AdaPeD"), seed, -2.0 * noisy - (lr - 0.1))
+
+    for room in (reproduce_adaped, reproduce_adaped_dp):
+        monkeypatch.setattr(room, "trained", trained)
+        monkeypatch.setattr(room, "federation", lambda data, seed: ragged())
+    return reproduce.Bench(Console(file=io.StringIO()), False, 3, None, "test")
+
+
+def table(parts: list[Any], title: str) -> Results:
+    return next(part for part in parts if isinstance(part, Results) and part.title.startswith(title))
+
+
+def test_the_settings_are_the_papers() -> None:
+    assert [world.rounds for world in (MNIST, WRITERS_33, WRITERS_15)] == [300, 240, 480]
+    assert [world.cohort for world in (MNIST, WRITERS_33, WRITERS_15)] == [5, 22, 10]
+
+
+def test_validation_rows_are_training_rows_of_the_same_client_and_of_nobody_else() -> None:
+    data = ragged()
+    split = validated(data, 0)
+    assert len(split.y) + len(split.test_y) == len(data.y)
+    for k in range(data.clients):
+        own = np.concatenate([split.x[split.rows(k)], split.test_x[split.test_rows(k)]])
+        assert sorted(map(tuple, own.tolist())) == sorted(map(tuple, data.x[data.rows(k)].tolist()))
+
+
+def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: reproduce.Bench) -> None:
+    parts = reproduce_adaped.make(bench)
+    rows = {row[0]: row for row in table(parts, "Table 1").rows}
+    assert rows["AdaPeD"][1:3] == ["98.53 ± 0.11", "98.61 ± 0.01"]
+    assert rows["FedAvg"][2].startswith("93.00")
+    assert rows["FedAvg + fine-tuning"][2].startswith("96.01")
+    kept = {(row[0], row[1]): row[3] for row in table(parts, "Claims").rows}
+    assert kept["MNIST, K/n = .1", "AdaPeD at least 98.53"] == "yes"
+    assert kept["writers, K/n = .33", "AdaPeD above pFedMe"] == "yes"
+    assert {row[-1] for row in table(parts, "Learning rates").rows} == {"0.1"}
+
+
+def test_a_claim_that_fails_is_printed_as_failed(bench: reproduce.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FIGURES, "AdaPeD", (94.0, 90.0))
+    kept = {(row[0], row[1]): row[3] for row in table(reproduce_adaped.make(bench), "Claims").rows}
+    assert kept["MNIST, K/n = .1", "AdaPeD at least 98.53"] == "NO"
+    assert kept["MNIST, K/n = .1", "AdaPeD is best within one sd"] == "NO"
+    assert kept["writers, K/n = .15", "AdaPeD above pFedMe"] == "NO"
+
+
+def test_the_private_page_measures_against_training_alone(bench: reproduce.Bench) -> None:
+    parts = reproduce_adaped_dp.make(bench)
+    claims = table(parts, "Claims").rows
+    assert claims[0][1] == "+1.60"
+    assert claims[0][-1] == "yes"
+    assert table(parts, "As published").rows[0][1] == "0.123"
+
+
+def test_full_participation_names_both_methods(bench: reproduce.Bench) -> None:
+    rows = reproduce_adaped.make_everybody(bench)[0].rows  # pyright: ignore[reportAttributeAccessIssue]
+    assert [row[0] for row in rows] == ["AdaPeD", "FedEM"]
