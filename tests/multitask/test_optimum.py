@@ -48,7 +48,7 @@ def test_the_gap_is_never_negative_and_shrinks(loss: str, kind: str) -> None:
     assert min(gaps) > -1e-9
     assert gaps[58] < 1e-2 * max(gaps)
     for changed in range(9, 49, 10):
-        assert gaps[changed + 9] <= gaps[changed] + 1e-9
+        assert gaps[changed + 9] <= gaps[changed] + 1e-6  # the precision of a coordinate's step, see below
 
 
 def test_the_dual_rises_in_every_round_as_long_as_the_covariance_stays() -> None:
