@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tacit.privacy.clip import Fixed, Quantile
     from tacit.privacy.levels import Level
     from tacit.privacy.members import Change
-    from tacit.privacy.requests import Central, Grouped, Local, Open, Record
+    from tacit.privacy.requests import Central, Distributed, Grouped, Local, Open, Record
 
 try:
     __version__ = version("tacit-fl")
@@ -77,7 +77,7 @@ _HOMES = {
     "tacit.privacy.clip": ("Fixed", "Quantile"),
     "tacit.privacy.levels": ("Level",),
     "tacit.privacy.members": ("Change",),
-    "tacit.privacy.requests": ("Central", "Grouped", "Local", "Open", "Record"),
+    "tacit.privacy.requests": ("Central", "Distributed", "Grouped", "Local", "Open", "Record"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("methods", "models")
@@ -85,6 +85,7 @@ _MODULES = ("methods", "models")
 __all__ = [
     "Central",
     "Change",
+    "Distributed",
     "Ditto",
     "FedAvg",
     "Federation",

@@ -103,7 +103,7 @@ def test_the_result_does_not_depend_on_the_chunk_size(method: Method, plan: str)
         assert np.array_equal(first.store.touched, other.store.touched)
 
 
-@pytest.mark.parametrize("plan", ["grouped", "local"])
+@pytest.mark.parametrize("plan", ["grouped", "local", "distributed"])
 def test_a_recorded_program_gives_the_same_as_the_plain_one(method: Method, plan: str) -> None:
     plain, recorded = (run(method, PLANS[plan], ragged(most=2), rounds=2, chunk=20) for _ in range(2))
     recorded.engine = replace(recorded.engine, record=True, programs={})

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from tacit import tree
 from tacit.core import Method, Tree
 from tacit.engine.interference import interferes
 from tacit.engine.vectorised import Probe, Vectorised, probe
@@ -100,6 +101,7 @@ def assemble(
         queries=shapes.queries,
         accountant=privacy.accountant,
         allow_large_delta=privacy.allow_large_delta,
+        upload=tree.each(lambda leaf: leaf.to("meta"), shapes.upload),
     )
     plan = privacy.plan.plan(setting)
     _rehearse(plan, privacy.changes)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -84,7 +84,7 @@ class Run:
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
-            self.plan = replace(self.plan, request=Unsent(self.plan.request), levels=(), client=lambda _: None)
+            self.plan = Unsent(self.plan.request).of(self.plan)
         self._first, self._changes = self.plan, changes
         self._shapes, self._fingerprint, self._watchers = shapes, fingerprint, watchers
         self._checkpoint = None if folder is None else folder / "checkpoint.bin"
@@ -206,5 +206,6 @@ class Run:
         totals = engine.round(server.view, public, cohort, round, self.store, self._shapes.upload)
         noise = Seeded.of(engine.seed, "server", round)
         mean, public = self.plan.release.decode(public, totals, noise)
-        server = engine.method.server(server, mean, self.plan.setting.rate)
+        if mean is not None:  # else the round is discarded
+            server = engine.method.server(server, mean, self.plan.setting.rate)
         return Progress(round + 1, server, public)

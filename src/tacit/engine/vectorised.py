@@ -259,7 +259,7 @@ class Vectorised:
 
     def _nothing(self, like: Tree) -> Totals:
         levels = len(self.plan.setting.choices.menu.levels)
-        body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), like)
+        body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), self.plan.release.blank(like))
         return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))
 
     def _sum(self, messages: Message, level: Tensor, real: Tensor) -> Totals:

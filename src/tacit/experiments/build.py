@@ -30,6 +30,7 @@ _PLANS: Mapping[str, type] = {
     "grouped": plans.Grouped,
     "local": plans.Local,
     "record": plans.Record,
+    "distributed": plans.Distributed,
 }
 _FOR_ALL = {"plan", "accountant", "allow_large_delta"}
 _SGD = ("lr", "momentum", "weight_decay", "decay")

@@ -89,13 +89,15 @@ class MovingClip(Table):
 
 
 class PrivacyTable(Table):
-    plan: Literal["open", "central", "grouped", "local", "record"] | None = None
+    plan: Literal["open", "central", "grouped", "local", "record", "distributed"] | None = None
     clip: Positive | MovingClip | None = None
     ratio: Share | Literal["optimal"] | None = None
     horizon: Positive | None = None
     project: bool | None = None
     participations: Count | None = None
     bound: Positive | None = None
+    bits: Count | None = None
+    budget: Literal["server", "released"] | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     allow_large_delta: bool = False
 

@@ -1,8 +1,8 @@
 """The one place where sampler, gradient, release and accountant meet.
 
-A request (`requests.py`: `Open`, `Central`, `Grouped`, `Local`, `Record`) becomes a `Plan` in a setting: who takes
-part, how often, with how much data. The plan carries the noise, calibrated for the whole run, and says what each round
-costs whom. Read these two files to check a claim.
+A request (`requests.py`: `Open`, `Central`, `Grouped`, `Local`, `Record`, `Distributed`) becomes a `Plan` in a setting:
+who takes part, how often, with how much data. The plan carries the noise, calibrated for the whole run, and says what
+each round costs whom. Read these two files to check a claim.
 
 | plan    | unit of privacy  | who clips    | who adds noise | against whom           | neighbours          |
 |---------|------------------|--------------|----------------|------------------------|---------------------|
@@ -11,6 +11,7 @@ costs whom. Read these two files to check a claim.
 | Grouped | client, by level | encode       | the server     | who sees the models    | the sampler's       |
 | Local   | client           | encode       | encode         | everybody              | replace, 2 bounds   |
 | Record  | one record       | private_grad | private_grad   | everybody              | add/remove a record |
+| Distributed | client       | encode       | encode, shares | the server, readers    | zero-out            |
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tacit.core import Tree
 from tacit.privacy.account import Accountant, Relation
 from tacit.privacy.levels import Choices
 from tacit.privacy.release import Release
@@ -38,6 +40,7 @@ class Setting(NamedTuple):
     queries: int = 1  # private gradients in one local step of the method
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
+    upload: Tree = {}  # shapes of what is uploaded
     asked: np.ndarray | None = None  # bool [clients]: whose own account has a round left; None: everybody's
 
     @property
@@ -85,6 +88,7 @@ class Plan:
     relation: Relation = "add/remove"
     levels: tuple[Account, ...] = ()
     client: Callable[[int], Account | None] = lambda _: None
+    beside: Callable[[np.ndarray], Sequence[Account]] = lambda _: ()  # charged to be known, without a limit
     record: RecordNoise | None = None
     project: bool = False  # clip what would be uploaded after every local step, too
     multipliers: tuple[float, ...] = ()
@@ -105,7 +109,7 @@ class Plan:
     def accounts(self, cohort: np.ndarray) -> list[Account]:
         """Who pays for a round in which `cohort` takes part. A level pays even if nobody of it was drawn."""
         clients = (self.client(int(k)) for k in cohort)
-        return [*self.levels, *(account for account in clients if account is not None)]
+        return [*self.levels, *(account for account in clients if account is not None), *self.beside(cohort)]
 
     def of(self, client: int) -> Account | None:
         """What a round costs a client if it is asked: its own account, or that of the level it is at now."""
