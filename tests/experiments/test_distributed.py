@@ -15,7 +15,7 @@ CHANGES = ("method.name=fedavg", "choices=", "levels.open=", "privacy.plan=distr
     ("budget", "against", "beside"),
     [
         ("server", "the server included, as long as it sees only the sum", "who see only released models"),
-        ("released", "but not who took part in which round", "against the server, which knows who took part"),
+        ("released", "but not who took part in which round", "the server, which knows who took part: epsilon"),
     ],
 )
 def test_both_figures_are_told_and_the_named_one_is_kept(

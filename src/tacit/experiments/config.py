@@ -15,6 +15,7 @@ from tacit.experiments.complaints import first_complaint
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -52,9 +53,20 @@ class Data(Table):
     revision: str | None = None
 
 
+class TransformTable(Table):
+    """A personal transform of the inputs, kept on the client; see `tacit.models.transform`."""
+
+    function: Literal["linear", "sigmoid", "tanh", "relu", "square", "conv"] | None = None
+    scale: Literal["none", "one", "channel", "pixel", "each"] | None = None
+    shift: Literal["none", "one", "channel", "pixel", "each"] | None = None
+    alpha: Finite | None = None
+    beta: Finite | None = None
+
+
 class Model(Table):
     name: str = "mlp"
     hidden: list[Count] | None = None
+    transform: TransformTable | None = None
 
 
 class ServerStep(Table):
