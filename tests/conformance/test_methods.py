@@ -14,7 +14,18 @@ from tacit.engine.interference import interferes
 from tacit.engine.store import MemoryStore, NoStates
 from tacit.engine.vectorised import Inputs, Vectorised
 from tacit.errors import TacitError
-from tacit.methods import REGISTRY, Ditto, FedAvg, FineTuned, KeepLocal, LocalSgd, Scaffold, ServerAdam, ServerSgd
+from tacit.methods import (
+    REGISTRY,
+    Ditto,
+    FedAvg,
+    FineTuned,
+    KeepLocal,
+    LocalSgd,
+    PPSgd,
+    Scaffold,
+    ServerAdam,
+    ServerSgd,
+)
 from tacit.privacy.gradient import Counted
 from tests.worlds import CENTRAL, PLANS, RECORD, assembled, largest_difference, ragged, run, states
 
@@ -24,14 +35,23 @@ COMPOSED: dict[str, Method] = {
     "fine-tuned scaffold": FineTuned(Scaffold(optimizer=ServerSgd(momentum=0.5))),
     "kept ditto": KeepLocal(("norm", "head"), Ditto(FedAvg(optimizer=ServerSgd(momentum=0.5)))),
     "kept scaffold": KeepLocal(("norm",), Scaffold()),
+    "noisy pp-sgd": PPSgd(noisy=True),
+    "kept pp-sgd": KeepLocal(("norm",), PPSgd(optimizer=ServerSgd(momentum=0.5), noisy=True)),
     "kept adam": KeepLocal(("norm",), FedAvg(optimizer=ServerAdam())),
 }
 METHODS: dict[str, Method] = {name: factory() for name, factory in REGISTRY.items()} | COMPOSED
+CLIENT_LEVEL = {"pp-sgd"}
+"""Methods that the record plan refuses, with a reason."""
 BOUND = 0.5
 
 
 @pytest.fixture(params=METHODS, ids=list(METHODS))
 def method(request: pytest.FixtureRequest) -> Method:
+    return METHODS[request.param]
+
+
+@pytest.fixture(params=[name for name in METHODS if name not in CLIENT_LEVEL])
+def record_method(request: pytest.FixtureRequest) -> Method:
     return METHODS[request.param]
 
 
@@ -70,7 +90,7 @@ def test_an_encoded_upload_is_bounded_whatever_the_data(method: Method, scale: f
         engine.federation.x.mul_(scale)
     release = engine.plan.release
     view = engine.method.init(engine.start).view
-    messages, _ = engine.encoded(engine.task, 0, view, release.start(), torch.tensor(0), everybody(engine))
+    messages, *_ = engine.encoded(engine.task, 0, view, release.start(), torch.tensor(0), everybody(engine))
     norms = torch.func.vmap(lambda body: tree.norm(body))(messages.body) if messages.body else torch.zeros(1)
     assert float(norms.max()) <= BOUND
 
@@ -86,13 +106,21 @@ def test_the_upload_has_the_shape_of_the_broadcast_and_nothing_personal(method: 
         assert not any(kept in name for kept in method.names for name in [*shapes.upload, *broadcast])
 
 
-def test_exact_gradients_do_not_reach_the_upload(method: Method) -> None:
-    engine, _ = assembled(method)
-    assert not interferes(method, engine.task, engine.federation, engine.start)
+def test_exact_gradients_reach_neither_the_upload_nor_private_questions(record_method: Method) -> None:
+    engine, _ = assembled(record_method)
+    assert not interferes(record_method, engine.task, engine.federation, engine.start)
+
+
+@pytest.mark.parametrize("name", CLIENT_LEVEL)
+def test_a_method_whose_personal_state_feeds_the_shared_gradient_is_refused_under_record(name: str) -> None:
+    with pytest.raises(TacitError, match="private gradients at personal parameters that were learned with exact"):
+        assembled(METHODS[name], RECORD)
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_the_result_does_not_depend_on_the_chunk_size(method: Method, plan: str) -> None:
+    if plan == "record" and method in [METHODS[name] for name in CLIENT_LEVEL]:
+        return
     results = [run(method, PLANS[plan], chunk=chunk) for chunk in (1, 7, 100)]
     for result in results:
         result.go()
@@ -155,8 +183,8 @@ def test_dead_steps_leave_no_trace(method: Method) -> None:
     assert largest_difference(plain.state, more.state) < 1e-12
 
 
-def test_an_empty_poisson_batch_still_adds_its_noise(method: Method) -> None:
-    engine, shapes = assembled(method, RECORD)
+def test_an_empty_poisson_batch_still_adds_its_noise(record_method: Method) -> None:
+    engine, shapes = assembled(record_method, RECORD)
     inputs = everybody(engine)
     empty = inputs._replace(mask=torch.zeros_like(inputs.mask))
     upload = tree.join(replies(engine, empty).upload)
@@ -164,7 +192,8 @@ def test_an_empty_poisson_batch_still_adds_its_noise(method: Method) -> None:
     assert bool(upload) == bool(shapes.upload)
 
 
-def test_the_number_of_private_queries_is_known_beforehand(method: Method) -> None:
+def test_the_number_of_private_queries_is_known_beforehand(record_method: Method) -> None:
+    method = record_method
     engine, shapes = assembled(method, RECORD)
     view = method.init(engine.start).view
     seen: list[Counted] = []

@@ -1,6 +1,7 @@
 """The personal transform: the identity at the start, as free as was asked for, on the client alone."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -64,13 +65,14 @@ def test_a_model_behind_a_transform_starts_as_the_model_alone(name: str) -> None
 
 
 def test_what_cannot_be_transformed_is_refused() -> None:
-    for wrong, match in (
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"function": "cube"}, "no transform 'cube'"),
         ({"scale": "row"}, "scale is 'row'"),
         ({"scale": "none", "shift": "none"}, "nothing to learn"),
         ({"function": "conv", "alpha": 1.0}, "takes no alpha"),
         ({"function": "conv"}, "are not images"),
-    ):
+    ]
+    for wrong, match in refused:
         with pytest.raises(TacitError, match=match):
             transformed(MLP(6, 3), (6,), **wrong)
     with pytest.raises(TacitError, match="already"):

@@ -10,7 +10,7 @@ from torch import nn
 
 from tacit import tree
 from tacit.core import Method, Tree
-from tacit.engine.interference import interferes
+from tacit.engine.interference import interference
 from tacit.engine.vectorised import Probe, Vectorised, probe
 from tacit.errors import TacitError
 from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
@@ -118,17 +118,29 @@ def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
         plan.moved(*members.at(round))
 
 
+_INTERFERENCE = {
+    "upload": "uploads something learned with exact gradients",
+    "question": (
+        "asks for private gradients at personal parameters that were learned with exact gradients, and one record more "
+        "or less would move all other records' gradients with them"
+    ),
+}
+
+
 def _refuse(
     plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
 ) -> None:
+    if plan.record is None:  # the bound is that of a whole upload, whatever happened on the client
+        return
     norms = has_batch_statistics(model)
-    if plan.private and norms:
+    if norms:
         raise TacitError(
-            f"BatchNorm layer '{norms[0]}' mixes the rows of a batch, so no bound for one client or record holds: "
+            f"BatchNorm layer '{norms[0]}' mixes the rows of a batch, so no bound for one record holds: "
             f"use GroupNorm under plan '{plan.name}'"
         )
-    if plan.record is not None and interferes(method, task, federation, start):
+    where = interference(method, task, federation, start)
+    if where is not None:
         raise TacitError(
-            f"{type(method).__name__} uploads something learned with exact gradients, so the record plan's guarantee "
-            "would not hold: use a client-level plan (central, grouped, local)"
+            f"{type(method).__name__} {_INTERFERENCE[where]}, so the record plan's guarantee would not hold: "
+            "use a client-level plan (central, grouped, local, distributed)"
         )

@@ -66,6 +66,7 @@ class TransformTable(Table):
 class Model(Table):
     name: str = "mlp"
     hidden: list[Count] | None = None
+    norm: Literal["batch", "group"] | None = None
     transform: TransformTable | None = None
 
 
@@ -90,6 +91,7 @@ class MethodTable(Table):
     personal_lr: Positive | None = None
     keep: Annotated[list[str], Field(min_length=1)] | None = None
     base: str | None = None
+    noisy: bool | None = None
     server: ServerStep | None = None
 
 
@@ -138,6 +140,7 @@ class ChangeTable(Table):
 class Evaluate(Table):
     every: Count = 10
     sample: Count | None = None
+    heterogeneity: bool | None = None
 
 
 class RunTable(Table):

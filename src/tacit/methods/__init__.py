@@ -10,6 +10,7 @@ from tacit.methods.fine_tuned import FineTuned
 from tacit.methods.keep_local import KeepLocal
 from tacit.methods.local_only import LocalOnly
 from tacit.methods.optim import LocalSgd, ServerAdam, ServerSgd
+from tacit.methods.pp_sgd import PPSgd
 from tacit.methods.scaffold import Scaffold
 
 REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
@@ -20,6 +21,7 @@ REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "ditto": Ditto,
         "scaffold": Scaffold,
         "keep-local": KeepLocal,
+        "pp-sgd": PPSgd,
     }
 )
 
@@ -32,6 +34,7 @@ __all__ = [
     "LocalOnly",
     "LocalSgd",
     "Method",
+    "PPSgd",
     "Scaffold",
     "ServerAdam",
     "ServerSgd",
