@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from tacit.core import Server, Shared, Tree
 from tacit.engine import allocator, checkpoint
 from tacit.engine.evaluate import Scores, evaluate
+from tacit.engine.heterogeneity import Diary, Spread
 from tacit.engine.store import Store, open_store
 from tacit.engine.vectorised import Probe, Vectorised
 from tacit.errors import TacitError
@@ -41,6 +43,7 @@ class Report(NamedTuple):
     scores: Scores | None
     seconds: float
     plan: Plan  # of this round: who was at which level
+    heterogeneity: Spread | None = None  # beside scores, where it was asked for
 
 
 class Watcher(Protocol):
@@ -51,11 +54,15 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """When to evaluate and to checkpoint, in rounds. `sample`: how many clients' personal models are evaluated."""
+    """When to evaluate and to checkpoint, in rounds. `sample`: how many clients' personal models are evaluated.
+
+    `heterogeneity`: also measure how far the clients' training losses are apart (`heterogeneity.py`).
+    """
 
     evaluate_every: int = 10
     checkpoint_every: int = 10
     sample: int | None = None
+    heterogeneity: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,9 @@ class Run:
         changes: Sequence[Change] = (),
     ) -> None:
         allocator.keep_memory()
+        if schedule.heterogeneity:
+            rounds = engine.plan.setting.rounds
+            engine = replace(engine, programs={}, diary=Diary(engine.federation.clients, rounds, engine.seed))
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
@@ -113,6 +123,9 @@ class Run:
             saved["round"], Server(Shared(saved["model"], saved["extra"]), saved["memory"]), saved["public"]
         )
         self.store.restore(saved["store"])
+        if self.engine.diary is not None:
+            self.engine.diary.losses.copy_(saved["losses"]["by round"])
+            self.engine.diary.losses[self.progress.round :] = torch.nan
         self.purse = Purse(self._first, self.ledger, self.progress.round, self._changes)
         self._adopt(self.purse.plan)
 
@@ -134,6 +147,10 @@ class Run:
     def evaluate(self) -> Scores:
         return evaluate(self.engine, self.progress.server.view, self.store, self.progress.round, self.schedule.sample)
 
+    def heterogeneity(self) -> Spread | None:
+        """Of all rounds so far; None where it was not asked for."""
+        return None if self.engine.diary is None else self.engine.diary.spread()
+
     def save(self) -> None:
         if self._checkpoint is None:
             return
@@ -147,6 +164,8 @@ class Run:
             "public": public,
             "store": store,
         }
+        if self.engine.diary is not None:
+            content["losses"] = {"by round": self.engine.diary.losses}
         checkpoint.save(self._checkpoint, content)
         self.store.commit()
 
@@ -179,6 +198,7 @@ class Run:
             scores=scores,
             seconds=seconds,
             plan=self.plan,
+            heterogeneity=self.heterogeneity() if scores is not None else None,
         )
 
     def _exhausted(self) -> str | None:

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from tacit import rng, tree
 from tacit.core import Batch, Method, Shared, Site, Task, Tree
+from tacit.engine.heterogeneity import Diary, local_loss
 from tacit.engine.record import Program, record
 from tacit.engine.store import Store
 from tacit.engine.workers import Workers
@@ -86,6 +87,7 @@ class Vectorised:
     chunk: int | None = None
     record: bool | None = None
     programs: dict[Shape, Program | None] = field(default_factory=dict)
+    diary: Diary | None = None  # where clients' training losses are written, if they are asked for
 
     def round(self, view: Shared, public: Tree, cohort: np.ndarray, round: int, store: Store, like: Tree) -> Totals:
         """The sum of the encoded uploads by level; the clients' new states go to the store."""
@@ -98,12 +100,14 @@ class Vectorised:
         def chunk(task: ModuleTask, clients: np.ndarray) -> Totals:
             given, shape = inputs(clients), self.shape(clients)
             run = self.programs.get(shape)
-            totals, states = (
+            totals, states, losses = (
                 run(view, public, now, shape.fill(given))
                 if run
                 else self._run(task, int(given.live.sum(1).min()), view, public, now, given)
             )
             store.write(clients, tree.each(lambda leaf: leaf[: len(clients)], states))
+            if self.diary is not None:
+                self.diary.write(round, clients, losses["loss"][: len(clients)])
             return totals
 
         chunks = list(self.chunks(cohort))
@@ -207,22 +211,23 @@ class Vectorised:
 
     def _run(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
-    ) -> tuple[Totals, Tree]:
+    ) -> tuple[Totals, Tree, Tree]:
         """The plain program of a chunk."""
-        messages, states = self.encoded(task, full, view, public, round, inputs)
-        return self._sum(messages, inputs.level, inputs.real), states
+        messages, *rest = self.encoded(task, full, view, public, round, inputs)
+        return self._sum(messages, inputs.level, inputs.real), *rest
 
     def encoded(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
-    ) -> tuple[Message, Tree]:
-        """What every client of a chunk sends, and its new state."""
+    ) -> tuple[Message, Tree, Tree]:
+        """What every client of a chunk sends, its new state, and its loss if there is a diary."""
 
-        def one(given: Inputs) -> tuple[Message, Tree]:
+        def one(given: Inputs) -> tuple[Message, Tree, Tree]:
             site, private = self.site(task, given, round, full)
             reply = self.method.client(view, given.state, site._replace(guard=self._guard(public)))
             self._check_queries(private.calls, site.steps)
             message = self.plan.release.encode(public, reply.upload, given.level, Seeded(given.release_key))
-            return message, reply.state
+            seen = {"loss": local_loss(self.method, view, reply, site, task.loss)} if self.diary else {}
+            return message, reply.state, seen
 
         return vmap(one)(inputs)
 
