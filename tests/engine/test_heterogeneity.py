@@ -109,4 +109,4 @@ def test_a_file_asks_for_it_and_it_stands_among_the_metrics(tmp_path: Path) -> N
     result = tiny_run(tmp_path, "evaluate.heterogeneity=true")
     found = result.findings.metrics.query("metric == 'loss_distance_mean'")
     assert list(found["round"]) == [2, 4, 6, 8]
-    assert (found["value"] > 0).all()
+    assert min(found["value"].tolist()) > 0

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy.special import ive
 
 from tacit.core import Tree
 from tacit.engine.assemble import Privacy
+from tacit.engine.loop import Run, Schedule
 from tacit.errors import TacitError
 from tacit.federation.cohort import FixedSize, Poisson, Shuffled
 from tacit.methods import FedAvg
@@ -18,12 +20,13 @@ from tacit.privacy.account import answer
 from tacit.privacy.clip import Fixed, Quantile
 from tacit.privacy.distributed_plan import crowd
 from tacit.privacy.events import describe, from_json, to_json
+from tacit.privacy.ledger import Ledger
 from tacit.privacy.levels import Level, Menu, by_fraction
 from tacit.privacy.plan import Plan, Setting
 from tacit.privacy.sampling import Sampler
 from tacit.privacy.skellam import SampledSkellamDpEvent, SkellamDpEvent, divergences
 from tacit.privacy.solver import Coding
-from tests.worlds import run
+from tests.worlds import assembled, run
 
 ORDERS = np.array([1.5, 2, 3, 4.4, 8, 16, 32])
 UPLOAD: Tree = {"model/w": torch.zeros(300, device="meta")}
@@ -153,6 +156,21 @@ def test_what_the_plan_cannot_do_is_refused() -> None:
         planned(plans.Distributed(bits=8), Level("private", epsilon=0.05, delta=1e-4))
     with pytest.raises(TacitError, match="one private level"):
         run(FedAvg(), Privacy(plans.Distributed(), (LEVEL, Level("open")), {"open": 0.3}))
+
+
+def test_a_resumed_run_turns_rounds_and_adds_noise_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    privacy = Privacy(plans.Distributed(Fixed(0.5)), (Level("private", delta=1e-3, noise=1.0),))
+    parts, ledger = assembled(FedAvg(), privacy), Ledger.open(":memory:")
+    part = Run(*parts, ledger=ledger, schedule=Schedule(100, 1), folder=tmp_path)
+    part.step()
+    again = Run(*parts, ledger=ledger, schedule=Schedule(100, 100), folder=tmp_path)
+    again.resume()
+    assert int(again.progress.public["turn"]) == 1
+    again.go()
+    whole = run(FedAvg(), privacy)
+    whole.go()
+    one, other = (it.progress.server.view.model for it in (again, whole))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_discarded_round_is_charged_and_changes_nothing() -> None:

@@ -213,8 +213,8 @@ class Vectorised:
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
     ) -> tuple[Totals, Tree, Tree]:
         """The plain program of a chunk."""
-        messages, *rest = self.encoded(task, full, view, public, round, inputs)
-        return self._sum(messages, inputs.level, inputs.real), *rest
+        messages, states, losses = self.encoded(task, full, view, public, round, inputs)
+        return self._sum(messages, inputs.level, inputs.real), states, losses
 
     def encoded(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
