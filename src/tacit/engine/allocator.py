@@ -18,3 +18,11 @@ def keep_memory(limit: int = 2**30) -> bool:
         return False
     # one arena for all threads: those of other threads are small heaps that are given back all the same
     return all(bool(mallopt(*advice)) for advice in ((_MMAP, limit), (_TRIM, 2**31 - 1), (_ARENAS, 1)))
+
+
+def give_back() -> None:
+    """Memory that earlier runs freed goes back to the system; what `keep_memory` keeps would otherwise add up."""
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):
+        return

@@ -88,6 +88,7 @@ class Run:
         changes: Sequence[Change] = (),
     ) -> None:
         allocator.keep_memory()
+        allocator.give_back()
         if schedule.heterogeneity:
             rounds = engine.plan.setting.rounds
             engine = replace(engine, programs={}, diary=Diary(engine.federation.clients, rounds, engine.seed))

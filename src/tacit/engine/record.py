@@ -6,6 +6,7 @@ recorded depends on shapes alone, never on values, so a resumed run takes the sa
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from tacit.engine.simplify import simplify
 from tacit.engine.tape import taped
 
 Program = Callable[..., Any]
+_plainly: Any = getattr(torch.jit, "optimized_execution", nullcontext)
 _TIPPED = 1e-3
 
 
@@ -50,8 +52,13 @@ def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Program:
         return graph
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        traced: Any = torch.jit.trace(graph, tuple(leaves), check_trace=False)
-        return traced
+        traced: Any = torch.jit.trace(graph, tuple(leaves), check_trace=False, _store_inputs=False)
+
+    def run(*given: Tensor) -> Any:
+        with _plainly(False):  # its optimizer gains nothing here, and first runs the program twice to look at it
+            return traced(*given)
+
+    return run
 
 
 def _laid(new: Tensor, old: Tensor) -> Tensor:

@@ -95,6 +95,8 @@ class Grouped:
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         message = _clipped(state, upload)
+        if all(self.multipliers):
+            return message
         opted_out = (torch.tensor(self.multipliers) == 0)[level]
         return message._replace(power=torch.where(opted_out, tree.norm(message.body).square(), 0.0))
 
