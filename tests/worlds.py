@@ -24,7 +24,15 @@ CENTRAL = Privacy(plans.Central(Fixed(0.5)), (PRIVATE,))
 GROUPED = Privacy(plans.Grouped(Fixed(0.5)), (PRIVATE, OPEN), {"open": 0.3})
 LOCAL = Privacy(plans.Local(Fixed(0.5)), (PRIVATE,))
 RECORD = Privacy(plans.Record(0.5), (PRIVATE,), allow_large_delta=True)
-PLANS = {"open": Privacy(), "central": CENTRAL, "grouped": GROUPED, "local": LOCAL, "record": RECORD}
+DISTRIBUTED = Privacy(plans.Distributed(Fixed(0.5)), (PRIVATE,))
+PLANS = {
+    "open": Privacy(),
+    "central": CENTRAL,
+    "grouped": GROUPED,
+    "local": LOCAL,
+    "record": RECORD,
+    "distributed": DISTRIBUTED,
+}
 
 
 def ragged(clients: int = 20, scale: float = 1.0, seed: int = 0, most: int = 12) -> Federation:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         PerFedAvg,
         Personal,
         PFedMe,
+        PPSgd,
         QuPeD,
         Scaffold,
         ServerAdam,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from tacit.privacy.clip import Fixed, Quantile
     from tacit.privacy.levels import Level
     from tacit.privacy.members import Change
-    from tacit.privacy.requests import Central, Grouped, Local, Open, Record
+    from tacit.privacy.requests import Central, Distributed, Grouped, Local, Open, Record
     from tacit.privacy.stepwise import Stepwise
 
 try:
@@ -101,6 +102,7 @@ _HOMES = {
         "PFedMe",
         "PerFedAvg",
         "QuPeD",
+        "PPSgd",
         "Scaffold",
         "ServerAdam",
         "ServerSgd",
@@ -108,7 +110,7 @@ _HOMES = {
     "tacit.privacy.clip": ("Fixed", "Quantile"),
     "tacit.privacy.levels": ("Level",),
     "tacit.privacy.members": ("Change",),
-    "tacit.privacy.requests": ("Central", "Grouped", "Local", "Open", "Record"),
+    "tacit.privacy.requests": ("Central", "Distributed", "Grouped", "Local", "Open", "Record"),
     "tacit.privacy.stepwise": ("Stepwise",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -124,6 +126,7 @@ __all__ = [
     "Central",
     "Change",
     "Devices",
+    "Distributed",
     "Ditto",
     "FedAvg",
     "FedEM",
@@ -143,6 +146,7 @@ __all__ = [
     "MutualLearning",
     "Open",
     "PFedMe",
+    "PPSgd",
     "PerFedAvg",
     "Personal",
     "Poisson",

@@ -33,6 +33,7 @@ from tacit.methods import (
     Multitask,
     PerFedAvg,
     Personal,
+    PPSgd,
     Scaffold,
     ServerAdam,
     ServerSgd,
@@ -53,6 +54,8 @@ COMPOSED: dict[str, Method] = {
     "kept scaffold": KeepLocal(("norm",), Scaffold()),
     "multitask by gradients": Multitask("logistic", solver="gradient", covariance="mean"),
     "multitask, smooth and finished": Multitask("smooth-hinge", covariance="mean", finish=True),
+    "noisy pp-sgd": PPSgd(noisy=True),
+    "kept pp-sgd": KeepLocal(("norm",), PPSgd(optimizer=ServerSgd(momentum=0.5), noisy=True)),
     "kept adam": KeepLocal(("norm",), FedAvg(optimizer=ServerAdam())),
     "hessian-free per-fedavg": PerFedAvg(hessian="hessian-free"),
     "fedem of three, with server momentum": FedEM(LocalSgd(momentum=0.5), 3, ServerSgd(momentum=0.5)),
@@ -63,12 +66,12 @@ COMPOSED: dict[str, Method] = {
     "mixture": Personal(Mixture(3)),
 }
 METHODS: dict[str, Method] = {name: factory() for name, factory in REGISTRY.items()} | COMPOSED
-REFUSED = {"adaped", "adaped-alone", "quped", "mutual-learning", "kept adaped", "personal"} | {
+REFUSED = {"adaped", "adaped-alone", "quped", "mutual-learning", "kept adaped", "personal", "pp-sgd"} | {
     "laplace",
     "kl",
     "mixture",
 }
-"""What they upload depends on a personal model that exact gradients trained: not for the record plan."""
+"""What they upload, or ask of private gradients, depends on a personal model that exact gradients trained."""
 BOUND = 0.5
 
 
@@ -79,7 +82,7 @@ def method(request: pytest.FixtureRequest) -> Method:
 
 def refused(method: Method, plan: str) -> str | None:
     """Why a plan does not run a method; None where it does."""
-    if method.gather and plan in ("central", "grouped"):
+    if method.gather and plan in ("central", "grouped", "distributed"):
         return "needs every client's own message"
     sdca = isinstance(method, Multitask) and method.solver == "sdca"
     if plan == "record" and (sdca or method in [METHODS[name] for name in REFUSED]):
@@ -135,7 +138,7 @@ def test_an_encoded_upload_is_bounded_whatever_the_data(method: Method, scale: f
         engine.federation.x.mul_(scale)
     release = engine.plan.release
     view = engine.method.init(engine.start).view
-    messages, _ = engine.encoded(engine.task, 0, view, release.start(), torch.tensor(0), everybody(engine))
+    messages, *_ = engine.encoded(engine.task, 0, view, release.start(), torch.tensor(0), everybody(engine))
     norms = torch.func.vmap(lambda body: tree.norm(body))(messages.body) if messages.body else torch.zeros(1)
     assert float(norms.max()) <= BOUND * (1 + 1e-6 * method.gather)  # Local adds a noise of 1e-9 there
 
@@ -151,9 +154,14 @@ def test_the_upload_has_the_shape_of_the_broadcast_and_nothing_personal(method: 
         assert not any(kept in name for kept in method.names for name in [*shapes.upload, *broadcast])
 
 
-def test_exact_gradients_do_not_reach_the_upload(method: Method) -> None:
+def test_exact_gradients_reach_neither_the_upload_nor_private_questions(method: Method) -> None:
     engine, _ = at_client_level(method)
     assert interferes(engine.method, engine.task, engine.federation, engine.start) == bool(refused(method, "record"))
+
+
+def test_a_method_whose_personal_state_feeds_the_shared_gradient_is_refused_under_record() -> None:
+    with pytest.raises(TacitError, match="private gradients at personal parameters that were learned with exact"):
+        assembled(METHODS["pp-sgd"], RECORD)
 
 
 def test_the_page_says_which_methods_the_record_plan_accepts() -> None:
@@ -175,8 +183,10 @@ def test_the_result_does_not_depend_on_the_chunk_size(method: Method, plan: str)
         assert np.array_equal(first.store.touched, other.store.touched)
 
 
-def test_a_recorded_program_gives_the_same_as_the_plain_one(method: Method) -> None:
-    plain, recorded = (run(method, PLANS["local"], ragged(most=2), rounds=2, chunk=20) for _ in range(2))
+@pytest.mark.parametrize("plan", ["local", "distributed"])
+def test_a_recorded_program_gives_the_same_as_the_plain_one(method: Method, plan: str) -> None:
+    privacy = unless_refused(method, plan)
+    plain, recorded = (run(method, privacy, ragged(most=2), rounds=2, chunk=20) for _ in range(2))
     recorded.engine = replace(recorded.engine, record=True, programs={})
     for result in (plain, recorded):
         result.go()

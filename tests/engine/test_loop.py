@@ -196,11 +196,12 @@ def test_delta_must_be_small_for_its_unit_unless_told_otherwise() -> None:
     run(FedAvg(), Privacy(plans.Central(), (sloppy,), allow_large_delta=True))
 
 
-def test_batch_normalisation_is_refused_under_a_private_plan_and_kept_local_otherwise() -> None:
+def test_batch_normalisation_is_refused_for_single_records_and_kept_local_otherwise() -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     training = Training(rounds=3, sampler=Poisson(0.5), batch=4)
     with pytest.raises(TacitError, match="GroupNorm"):
-        assemble(ragged(), model, FedAvg(), CENTRAL, training)
+        assemble(ragged(), model, FedAvg(), RECORD, training)
+    assemble(ragged(), model, FedAvg(), CENTRAL, training)
     it = Run(*assemble(ragged(), model, LocalOnly(), Privacy(), training), ledger=Ledger.open(":memory:"))
     scores = it.go().scores
     assert scores is not None

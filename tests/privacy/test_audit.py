@@ -1,6 +1,7 @@
 """Attacks on every release: they must not disprove what is true, and must disprove what is not (rule 14)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +11,17 @@ from torch.func import vmap
 
 from tacit.core import Batch, Shared
 from tacit.privacy import release as releases
-from tacit.privacy.account import gaussian_epsilon
+from tacit.privacy.account import answer, gaussian_epsilon
 from tacit.privacy.audit import audit
 from tacit.privacy.clip import Fixed
+from tacit.privacy.distributed import BODY, Distributed
 from tacit.privacy.gradient import Private
+from tacit.privacy.hadamard import rotate_back
 from tacit.privacy.merge import Weighted
 from tacit.privacy.noise import Seeded
 from tacit.privacy.release import Totals
+from tacit.privacy.skellam import SkellamDpEvent
+from tacit.privacy.solver import Coding, solve
 
 DELTA, Z, TRIALS, OTHERS = 1e-3, 2.0, 20_000, 20.0
 CLAIM = gaussian_epsilon(Z, DELTA)
@@ -89,9 +94,57 @@ def record(z: float = Z) -> World:
     return scores
 
 
+class Away(Seeded):
+    """A client that rounds away from zero and does not look at the norm."""
+
+    def round(self, values: Tensor, limit: float) -> Tensor:
+        return (values.sign() * values.abs().ceil()).long()
+
+
+def distributed(coding: Coding, kind: type[Seeded] = Seeded) -> World:
+    """The sum of a round with as few clients as may be, as the server sees it; the attacker knows the canary."""
+    release = Distributed(coding, {"model/w": torch.zeros(coding.size)}, float(coding.least))
+    quiet = Shared({"w": torch.zeros(coding.size)})
+    loud = Shared({"w": rotate_back(torch.full((coding.size,), 50.0), torch.tensor(0))})  # even after the rotation
+
+    def encoded(upload: Shared, keys: Tensor) -> Tensor:
+        return vmap(lambda key: release.encode(release.start(), upload, LEVEL, kind(key)).body[BODY])(keys)
+
+    def scores(canary: bool) -> Tensor:
+        keys = torch.randint(0, 2**62, (2, TRIALS, 2), generator=torch.Generator().manual_seed(20 + int(canary)))
+        return (encoded(loud if canary else quiet, keys[0]) + encoded(quiet, keys[1])).sum(1)
+
+    return scores
+
+
+FINE = solve(Z**2, 4, 1.0, 16, 2, 2)
+COARSE = Coding(64, 16, bound=1.0, scale=1.0, share=Z**2 / 2, least=2, most=2)
+
+
+def claimed(variance: float, l2: float) -> float:
+    return answer({SkellamDpEvent(variance, l2, l2**2): 1}, DELTA, "zero-out").epsilon
+
+
 def attack(world: World) -> float:
     inside, outside = (world(canary).numpy().astype(np.float64) for canary in (True, False))
     return audit(inside, outside, CLAIM, DELTA).lower_bound
+
+
+def test_no_attack_disproves_the_distributed_epsilon() -> None:
+    claim = claimed(2 * FINE.share, FINE.l2)
+    assert claim / 4 < attack(distributed(FINE)) <= claim
+
+
+@pytest.mark.parametrize(
+    ("world", "claim"),
+    [
+        (distributed(replace(FINE, share=FINE.share / 4)), claimed(2 * FINE.share, FINE.l2)),
+        (distributed(COARSE, Away), claimed(2 * COARSE.share, COARSE.scale * COARSE.bound)),
+    ],
+    ids=["noise halved", "rounding without its bound"],
+)
+def test_a_planted_bug_of_the_distributed_plan_is_found(world: World, claim: float) -> None:
+    assert attack(world) > claim
 
 
 @pytest.mark.parametrize("world", [central(), local(), record()], ids=["central", "local", "record"])

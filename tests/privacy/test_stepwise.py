@@ -70,7 +70,7 @@ def test_no_two_steps_rounds_or_clients_share_noise() -> None:
     rows = []
     for round in (0, 1):
         inputs = it.engine.inputs_for({}, np.arange(8), round)
-        messages, _ = it.engine.encoded(
+        messages, *_ = it.engine.encoded(
             it.engine.task, 0, it.progress.server.view, it.progress.public, torch.tensor(round), inputs
         )
         rows.append(tree.flatten(messages.body, 1))
@@ -97,7 +97,7 @@ class Still(FedAvg):
 def test_a_sum_carries_the_whole_noise_of_its_round_and_each_message_a_share() -> None:
     it = run(Still(), Privacy(Stepwise(0.5, seen="sum", least=4), (PRIVATE,)), rate=1.0, steps=STEPS)
     inputs = it.engine.inputs_for({}, np.arange(20), 0)
-    messages, _ = it.engine.encoded(
+    messages, *_ = it.engine.encoded(
         it.engine.task, 0, it.progress.server.view, it.progress.public, torch.tensor(0), inputs
     )
     share = float(tree.flatten(messages.body, 1).std())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from tacit import tree
 from tacit.core import Method, Tree
 from tacit.engine.interference import interferes
 from tacit.engine.vectorised import Probe, Vectorised, probe
@@ -111,6 +112,7 @@ def assemble(
         accountant=privacy.accountant,
         allow_large_delta=privacy.allow_large_delta,
         drop=training.devices.drop,
+        upload=tree.each(lambda leaf: leaf.to("meta"), shapes.upload),
     )
     plan = privacy.plan.plan(setting)
     _rehearse(plan, privacy.changes)
@@ -131,15 +133,16 @@ def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
 def _refuse(
     plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
 ) -> None:
-    if method.gather and plan.unit == "client" and not isinstance(plan.release, releases.Local):
+    alone = isinstance(plan.release, releases.Local) and not plan.least  # a message carries all of its noise
+    if method.gather and plan.unit == "client" and not alone:
         raise TacitError(
             f"{type(method).__name__} needs every client's own message, and under plan '{plan.name}' the server would "
-            "see it before the noise is added: use plan 'local', 'record' or 'open'"
+            "see it before all noise is added: use plan 'local', 'record' or 'open'"
         )
     norms = has_batch_statistics(model)
-    if plan.private and norms:
+    if plan.record is not None and norms:  # else the bound is that of a whole upload, however it came about
         raise TacitError(
-            f"BatchNorm layer '{norms[0]}' mixes the rows of a batch, so no bound for one client or record holds: "
+            f"BatchNorm layer '{norms[0]}' mixes the rows of a batch, so no bound for one record holds: "
             f"use GroupNorm under plan '{plan.name}'"
         )
     if plan.steps is not None and plan.steps.noisy and interferes(method, task, federation, start, "guard"):
@@ -149,6 +152,8 @@ def _refuse(
         )
     if plan.record is not None and interferes(method, task, federation, start):
         raise TacitError(
-            f"{type(method).__name__} uploads something learned with exact gradients, so the record plan's guarantee "
-            "would not hold: use a client-level plan (central, grouped, local)"
+            f"{type(method).__name__} uploads something learned with exact gradients, or asks for private gradients at "
+            "personal parameters that were learned with exact gradients (one record would move all other records' "
+            "gradients with them), so the record plan's guarantee would not hold: use a client-level plan "
+            "(central, grouped, local, distributed)"
         )

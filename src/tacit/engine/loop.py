@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from tacit import tree
 from tacit.core import Server, Shared, Tree
 from tacit.engine import allocator, checkpoint
 from tacit.engine.evaluate import Scores, evaluate
+from tacit.engine.heterogeneity import Diary, Spread
 from tacit.engine.store import Store, open_store
 from tacit.engine.vectorised import Probe, Vectorised
 from tacit.errors import TacitError
@@ -44,6 +46,7 @@ class Report(NamedTuple):
     plan: Plan  # of this round: who was at which level
     asked: int = 0  # of them, `cohort` were not dropped
     work: float | None = None  # share of its local steps that a device took, on average; None if nobody did any
+    heterogeneity: Spread | None = None  # beside scores, where it was asked for
 
 
 class Watcher(Protocol):
@@ -54,11 +57,15 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """When to evaluate and to checkpoint, in rounds. `sample`: how many clients' personal models are evaluated."""
+    """When to evaluate and to checkpoint, in rounds. `sample`: how many clients' personal models are evaluated.
+
+    `heterogeneity`: also measure how far the clients' training losses are apart (`heterogeneity.py`).
+    """
 
     evaluate_every: int = 10
     checkpoint_every: int = 10
     sample: int | None = None
+    heterogeneity: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,10 +92,13 @@ class Run:
     ) -> None:
         allocator.keep_memory()
         allocator.give_back()
+        if schedule.heterogeneity:
+            rounds = engine.plan.setting.rounds
+            engine = replace(engine, programs={}, diary=Diary(engine.federation.clients, rounds, engine.seed))
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
-            self.plan = replace(self.plan, request=Unsent(self.plan.request), levels=(), client=lambda _: None)
+            self.plan = Unsent(self.plan.request).of(self.plan)
         self._first, self._changes = self.plan, changes
         self._shapes, self._fingerprint, self._watchers = shapes, fingerprint, watchers
         self._checkpoint = None if folder is None else folder / "checkpoint.bin"
@@ -117,6 +127,9 @@ class Run:
             saved["round"], Server(Shared(saved["model"], saved["extra"]), saved["memory"]), saved["public"]
         )
         self.store.restore(saved["store"])
+        if self.engine.diary is not None:
+            self.engine.diary.losses.copy_(saved["losses"]["by round"])
+            self.engine.diary.losses[self.progress.round :] = torch.nan
         self.purse = Purse(self._first, self.ledger, self.progress.round, self._changes)
         self._adopt(self.purse.plan)
 
@@ -138,6 +151,10 @@ class Run:
     def evaluate(self) -> Scores:
         return evaluate(self.engine, self.progress.server.view, self.store, self.progress.round, self.schedule.sample)
 
+    def heterogeneity(self) -> Spread | None:
+        """Of all rounds so far; None where it was not asked for."""
+        return None if self.engine.diary is None else self.engine.diary.spread()
+
     def save(self) -> None:
         if self._checkpoint is None:
             return
@@ -151,6 +168,8 @@ class Run:
             "public": public,
             "store": store,
         }
+        if self.engine.diary is not None:
+            content["losses"] = {"by round": self.engine.diary.losses}
         checkpoint.save(self._checkpoint, content)
         self.store.commit()
 
@@ -160,7 +179,7 @@ class Run:
         round = self.progress.round
         self._settle()
         asked = self._draw(round)
-        cohort = self.engine.devices.present(self.engine.seed, round, asked, self.engine.federation.clients)
+        cohort = self._present(round, asked)
         self.purse.charge(round, self.plan.accounts(cohort))
         self.progress = self._release(cohort)
         seconds = time.perf_counter() - began
@@ -186,6 +205,7 @@ class Run:
             plan=self.plan,
             asked=asked,
             work=self._work(cohort),
+            heterogeneity=self.heterogeneity() if scores is not None else None,
         )
 
     def _exhausted(self) -> str | None:
@@ -209,7 +229,11 @@ class Run:
         return float(taken.sum() / could.sum()) if could.sum() else None
 
     def _draw(self, round: int) -> np.ndarray:
-        cohort = self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
+        return self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
+
+    def _present(self, round: int, asked: np.ndarray) -> np.ndarray:
+        """Those who were not dropped; nobody, if they are fewer than the plan's noise needs."""
+        cohort = self.engine.devices.present(self.engine.seed, round, asked, self.engine.federation.clients)
         return cohort if len(cohort) >= self.plan.least else cohort[:0]
 
     def _release(self, cohort: np.ndarray) -> Progress:
@@ -222,6 +246,8 @@ class Run:
             engine.idle(server.view, cohort, round, self.store)
         noise = Seeded.of(engine.seed, "server", round)
         mean, public = self.plan.release.decode(public, totals, noise)
+        if mean is None:  # the round is discarded
+            return Progress(round + 1, server, public)
         received = mean if gathered is None else tree.split(gathered)
         server = engine.method.server(server, received, self.plan.setting.rate)
         return Progress(round + 1, server, public)

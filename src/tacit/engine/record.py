@@ -19,6 +19,7 @@ from tacit.engine.tape import taped
 
 Program = Callable[..., Any]
 _plainly: Any = getattr(torch.jit, "optimized_execution", nullcontext)
+_TIPPED = 1e-3
 
 
 def record(program: Program, *inputs: Any) -> Program | None:
@@ -83,8 +84,8 @@ def _agree(program: Program, replay: Program, inputs: Any) -> bool:
 def _close(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    if not a.is_floating_point():
-        return torch.equal(a, b)
+    if not a.is_floating_point():  # where uploads are rounded at random, the last digit of one may tip it over
+        return torch.equal(a, b) or bool((a - b).abs().max() <= _TIPPED * a.abs().max())
     slack = 1e3 * torch.finfo(a.dtype).eps
     scale = float(a.nan_to_num().abs().max()) if a.numel() else 0.0
     return torch.allclose(a, b, rtol=slack, atol=slack * max(scale, 1e-30), equal_nan=True)

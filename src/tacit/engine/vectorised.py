@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from tacit import rng, tree
 from tacit.core import Batch, Method, Shared, Site, Task, Tree
+from tacit.engine.heterogeneity import Diary, local_loss
 from tacit.engine.record import Program, record
 from tacit.engine.store import Store
 from tacit.engine.workers import Workers
@@ -90,6 +91,7 @@ class Vectorised:
     record: bool | None = None
     programs: dict[Shape, Program | None] = field(default_factory=dict)
     devices: Devices = field(default_factory=Devices)
+    diary: Diary | None = None  # where clients' training losses are written, if they are asked for
 
     def round(
         self,
@@ -115,13 +117,16 @@ class Vectorised:
             given, shape = inputs(clients), self.shape(clients)
             run = self.programs.get(shape)
             if run is not None:
-                totals, states = run(view, public, now, shape.fill(given))
+                totals, states, losses = run(view, public, now, shape.fill(given))
             else:
-                messages, states = self.encoded(task, int(given.live.sum(1).min()), view, public, now, given)
+                full = int(given.live.sum(1).min())
+                messages, states, losses = self.encoded(task, full, view, public, now, given)
                 totals = self._sum(messages, given.level, given.real)
                 for name, leaf in (gathered or {}).items():
                     leaf[clients] = messages.body[name]
             store.write(clients, tree.each(lambda leaf: leaf[: len(clients)], states))
+            if self.diary is not None:
+                self.diary.write(round, clients, losses["loss"][: len(clients)])
             return totals
 
         chunks = list(self.chunks(cohort))
@@ -260,17 +265,17 @@ class Vectorised:
 
     def _run(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
-    ) -> tuple[Totals, Tree]:
+    ) -> tuple[Totals, Tree, Tree]:
         """The plain program of a chunk."""
-        messages, states = self.encoded(task, full, view, public, round, inputs)
-        return self._sum(messages, inputs.level, inputs.real), states
+        messages, states, losses = self.encoded(task, full, view, public, round, inputs)
+        return self._sum(messages, inputs.level, inputs.real), states, losses
 
     def encoded(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
-    ) -> tuple[Message, Tree]:
-        """What every client of a chunk sends, and its new state."""
+    ) -> tuple[Message, Tree, Tree]:
+        """What every client of a chunk sends, its new state, and its loss if there is a diary."""
 
-        def one(given: Inputs) -> tuple[Message, Tree]:
+        def one(given: Inputs) -> tuple[Message, Tree, Tree]:
             site, private = self.site(task, given, round, full)
             guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
             reply = self.method.client(view, given.state, site._replace(guard=guard))
@@ -278,7 +283,8 @@ class Vectorised:
             if self.plan.steps is not None and isinstance(guard, StepGuard) and tree.join(reply.upload):
                 self.plan.steps.check(guard.calls)
             message = self.plan.release.encode(public, reply.upload, given.level, Seeded(given.release_key))
-            return message, reply.state
+            seen = {"loss": local_loss(self.method, view, reply, site, task.loss)} if self.diary else {}
+            return message, reply.state, seen
 
         return vmap(one)(inputs)
 
@@ -323,7 +329,7 @@ class Vectorised:
 
     def _nothing(self, like: Tree) -> Totals:
         levels = len(self.plan.setting.choices.menu.levels)
-        body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), like)
+        body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), self.plan.release.blank(like))
         return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))
 
     def _sum(self, messages: Message, level: Tensor, real: Tensor) -> Totals:

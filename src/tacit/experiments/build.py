@@ -14,11 +14,12 @@ from tacit.engine.assemble import Privacy, Training
 from tacit.engine.loop import Schedule
 from tacit.errors import TacitError
 from tacit.experiments.complaints import nearest
-from tacit.experiments.config import AmongTable, Config, MethodTable, MovingClip, PrivacyTable, Table
+from tacit.experiments.config import AmongTable, Config, MethodTable, Model, MovingClip, PrivacyTable, Table
 from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
 from tacit.federation.devices import Devices
+from tacit.models.transform import NAME
 from tacit.privacy import requests as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Among, Level, read_choices
@@ -33,6 +34,7 @@ _PLANS: Mapping[str, type] = {
     "local": plans.Local,
     "record": plans.Record,
     "stepwise": Stepwise,
+    "distributed": plans.Distributed,
 }
 _FOR_ALL = {"plan", "accountant", "allow_large_delta"}
 _SGD = ("lr", "momentum", "weight_decay", "decay")
@@ -59,13 +61,26 @@ class Parts(NamedTuple):
 
 def build(config: Config) -> Parts:
     """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit."""
-    method, privacy = build_method(config.method), build_privacy(config)
+    method, privacy = build_method(_keeping(config)), build_privacy(config)
     training, schedule = build_training(config), Schedule(**_given(config.evaluate, every="evaluate_every"))
     federation = load_data(config)
-    model = models.build(config.model.name, federation.input_shape, federation.classes, **_given(config.model, name=""))
+    model = models.build(config.model.name, federation.input_shape, federation.classes, **_model_options(config.model))
     model = models.initialise(model, config.seed).to(training.dtype)
     schedule = dataclasses.replace(schedule, checkpoint_every=config.run.checkpoint_every)
     return Parts(federation, model, method, privacy, training, schedule)
+
+
+def _model_options(table: Model) -> dict[str, Any]:
+    options = _given(table, name="")
+    return options if table.transform is None else options | {"transform": _given(table.transform)}
+
+
+def _keeping(config: Config) -> MethodTable:
+    """A transform is personal: it is kept local, whatever else is. A method that shares nothing keeps it anyway."""
+    table = config.method
+    if config.model.transform is None or table.name == "local-only" or NAME in (table.keep or []):
+        return table
+    return table.model_copy(update={"keep": [*(table.keep or []), NAME]})
 
 
 def load_data(config: Config) -> Federation:

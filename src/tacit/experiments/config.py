@@ -15,6 +15,7 @@ from tacit.experiments.complaints import first_complaint
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -52,9 +53,21 @@ class Data(Table):
     revision: str | None = None
 
 
+class TransformTable(Table):
+    """A personal transform of the inputs, kept on the client; see `tacit.models.transform`."""
+
+    function: Literal["linear", "sigmoid", "tanh", "relu", "square", "conv"] | None = None
+    scale: Literal["none", "one", "channel", "pixel", "each"] | None = None
+    shift: Literal["none", "one", "channel", "pixel", "each"] | None = None
+    alpha: Finite | None = None
+    beta: Finite | None = None
+
+
 class Model(Table):
     name: str = "mlp"
     hidden: list[Count] | None = None
+    norm: Literal["batch", "group"] | None = None
+    transform: TransformTable | None = None
 
 
 class ServerStep(Table):
@@ -101,6 +114,7 @@ class MethodTable(Table):
     solver: str | None = None
     finish: bool | None = None
     intercept: Positive | None = None
+    noisy: bool | None = None
     server: ServerStep | None = None
 
 
@@ -112,7 +126,7 @@ class MovingClip(Table):
 
 
 class PrivacyTable(Table):
-    plan: Literal["open", "central", "grouped", "local", "record", "stepwise"] | None = None
+    plan: Literal["open", "central", "grouped", "local", "record", "stepwise", "distributed"] | None = None
     clip: Positive | MovingClip | None = None
     ratio: Share | Literal["optimal"] | None = None
     horizon: Positive | None = None
@@ -122,6 +136,8 @@ class PrivacyTable(Table):
     extra_bound: Positive | None = None
     seen: Literal["messages", "sum"] | None = None
     least: Count | None = None
+    bits: Count | None = None
+    budget: Literal["server", "released"] | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     allow_large_delta: bool = False
 
@@ -150,6 +166,7 @@ class ChangeTable(Table):
 class Evaluate(Table):
     every: Count = 10
     sample: Count | None = None
+    heterogeneity: bool | None = None
 
 
 class DevicesTable(Table):

@@ -54,7 +54,7 @@ class Spending:
         found: dict[int, set[History]] = {j: set() for j in self._held({level[k] for k in level if k not in moved})}
         for scope, events in spent.items():
             kind, _, name = scope.partition(":")
-            place = choices.menu.names.index(name) if kind == "level" else level.get(name)
+            place = choices.menu.names.index(name) if kind == "level" else level.get(name) if kind == "client" else None
             if place in found and name not in moved:
                 found[place].add(frozenset(events.items()))
         for name, events in moved.items():

@@ -31,6 +31,9 @@ class Recorder:
             self.metrics.append(Row(report.round, ALL, name, v) for name, v in figures.items() if v is not None)
         if report.scores is not None:
             self.record(report.round, report.scores, report.bound, report.plan)
+        if report.heterogeneity is not None:
+            spread = zip(("loss_distance_mean", "loss_distance_std"), report.heterogeneity, strict=True)
+            self.metrics.append(Row(report.round, ALL, name, value) for name, value in spread)
         if report.weights is not None:
             names = zip(self._facts.levels, report.weights, strict=True)
             self.metrics.append(Row(report.round, label(level), "weight", weight) for level, weight in names)

@@ -19,6 +19,8 @@ _AGAINST = {
     "record": "against everybody, the server included",
     "stepwise": "against everybody, the server included",
     "stepwise-sum": "against a server that sees sums alone, as long as no client drops out",
+    "distributed": "against everybody, the server included, as long as it sees only the sum of the clients' messages",
+    "distributed-released": "against whoever sees the released models, but not who took part in which round",
 }
 _UNIT = {"client": "client-level", "record": "record-level"}
 _NEIGHBOURS = {
@@ -112,7 +114,7 @@ def sentence(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
     unit = f"{_UNIT[facts.unit]} differential privacy ({neighbours(promise, facts.unit)})"
     budget = f", of a budget of {promise.budget:g}" if promise.budget is not None else ", no budget was set"
     so_far = f"epsilon {_figures(epsilon)} at delta {promise.delta:g}{budget}" if epsilon else "nothing spent yet"
-    differ = facts.plan not in ("central", "grouped") or facts.changed
+    differ = facts.plan not in ("central", "grouped", "distributed-released") or facts.changed
     worst = " The figure is that of the client that spent most." if differ else ""
     return f"{who}{unit}, {so_far}; {_AGAINST.get(facts.plan, '')}.{worst}{_past(promise)}"
 

@@ -19,6 +19,7 @@ from tacit.methods.optim import LocalSgd, ServerAdam, ServerSgd
 from tacit.methods.per_fedavg import PerFedAvg
 from tacit.methods.personal import Personal
 from tacit.methods.pfedme import PFedMe
+from tacit.methods.pp_sgd import PPSgd
 from tacit.methods.priors import KL, L1, L2, PRIORS, Mixture, Prior
 from tacit.methods.quped import QuPeD
 from tacit.methods.scaffold import Scaffold
@@ -41,6 +42,7 @@ REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "fedem": FedEM,
         "apfl": APFL,
         "personal": Personal,
+        "pp-sgd": PPSgd,
     }
 )
 
@@ -65,6 +67,7 @@ __all__ = [
     "Multitask",
     "MutualLearning",
     "PFedMe",
+    "PPSgd",
     "PerFedAvg",
     "Personal",
     "Prior",

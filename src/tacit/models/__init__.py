@@ -1,6 +1,6 @@
 """Plain torch modules, and what turns any module into a task of the engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isqrt, prod
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from tacit.federation.checks import unknown
 from tacit.models.convolutional import FiveLayerCNN, TwoConvCNN
 from tacit.models.linear import MLP, SoftmaxRegression
 from tacit.models.task import ModuleTask, check, has_batch_statistics, params
+from tacit.models.transform import Transform, Transformed, transformed
 from tacit.rng import key
 
 __all__ = [
@@ -20,12 +21,15 @@ __all__ = [
     "FiveLayerCNN",
     "ModuleTask",
     "SoftmaxRegression",
+    "Transform",
+    "Transformed",
     "TwoConvCNN",
     "build",
     "check",
     "has_batch_statistics",
     "initialise",
     "params",
+    "transformed",
 ]
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -51,14 +55,20 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(name: str, input_shape: Shape, classes: int, **options: Any) -> nn.Module:
-    """A model of `MODELS` that fits the inputs and classes of a federation; `options` are the model's own."""
+def build(
+    name: str, input_shape: Shape, classes: int, *, transform: Mapping[str, Any] | None = None, **options: Any
+) -> nn.Module:
+    """A model of `MODELS` that fits the inputs and classes of a federation; `options` are the model's own.
+
+    `transform`: options of a personal transform in front of it (see `transformed`), none if left out.
+    """
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     try:
-        return MODELS[name](tuple(input_shape), classes=classes, **options)
+        model = MODELS[name](tuple(input_shape), classes=classes, **options)
     except TypeError as error:
         raise TacitError(f"the model '{name}' does not take {options}: {error}") from error
+    return model if transform is None else transformed(model, input_shape, **transform)
 
 
 def initialise(module: Module, seed: int) -> Module:

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 from torch import Tensor, nn
+
+from tacit.errors import TacitError
 
 
 class SoftmaxRegression(nn.Module):
@@ -19,17 +22,37 @@ class SoftmaxRegression(nn.Module):
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them; no hidden layer makes it a softmax regression."""
+    """Linear layers with ReLU between them; no hidden layer makes it a softmax regression.
 
-    def __init__(self, inputs: int, classes: int, hidden: Sequence[int] = (100,)) -> None:
+    `norm` normalises before each ReLU: "batch" for FedBN, "group" for FedGN; kept local by `KeepLocal(("norm",), ...)`.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        classes: int,
+        hidden: Sequence[int] = (100,),
+        norm: Literal["batch", "group"] | None = None,
+    ) -> None:
         super().__init__()
         self.inputs = inputs
         widths = [inputs, *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.norms = nn.ModuleList(_norm(norm, width) for width in widths[1:])
         self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], self.inputs)
-        for layer in self.hidden:
-            x = layer(x).relu()
+        for layer, norm in zip(self.hidden, self.norms, strict=True):
+            x = norm(layer(x)).relu()
         return self.head(x)
+
+
+def _norm(kind: str | None, width: int) -> nn.Module:
+    if kind is None:
+        return nn.Identity()
+    if kind == "batch":
+        return nn.BatchNorm1d(width)
+    if kind == "group":
+        return nn.GroupNorm(next((groups for groups in (8, 4, 2) if width % (2 * groups) == 0), 1), width)
+    raise TacitError(f"norm is '{kind}': use 'batch' or 'group'")

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tacit.errors import TacitError
+from tacit.privacy.skellam import SampledSkellamDpEvent, SkellamDpEvent
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -32,9 +33,12 @@ _KNOWN: Final = frozenset(
         "SampledWithoutReplacement",
         "SelfComposed",
         "Composed",
+        "Skellam",
+        "SampledSkellam",
     ]
 )
 _SUFFIX: Final = "DpEvent"
+_OURS: Final[Mapping[str, type]] = {"Skellam": SkellamDpEvent, "SampledSkellam": SampledSkellamDpEvent}
 _NOTHING: Final = 1e-100  # a multiplier whose square would vanish in floating point: no noise
 
 
@@ -92,7 +96,7 @@ def _unpack(data: dict[str, Any]) -> "DpEvent":
     if name not in _KNOWN:
         raise KeyError(name)
     values = {("event" if key == "of" else key): _unpack_value(v) for key, v in data.items() if key != "event"}
-    return getattr(dp, name + _SUFFIX)(**values)
+    return (_OURS.get(name) or getattr(dp, name + _SUFFIX))(**values)
 
 
 def _unpack_value(value: Any) -> Any:
@@ -205,6 +209,8 @@ def _describe_mechanism(event: "DpEvent") -> str:
 
     if isinstance(event, dp.GaussianDpEvent):
         return f"Gaussian noise, multiplier {event.noise_multiplier:#.4g}"
+    if isinstance(event, SkellamDpEvent | SampledSkellamDpEvent):
+        return _describe_skellam(event)
     if isinstance(event, dp.LaplaceDpEvent):
         return f"Laplace noise, multiplier {event.noise_multiplier:#.4g}"
     if isinstance(event, dp.RandomizedResponseDpEvent):
@@ -215,3 +221,10 @@ def _describe_mechanism(event: "DpEvent") -> str:
     if isinstance(event, dp.NonPrivateDpEvent):
         return "a release without noise: no guarantee"
     return "nothing released" if isinstance(event, dp.NoOpDpEvent) else type(event).__name__
+
+
+def _describe_skellam(event: SkellamDpEvent | SampledSkellamDpEvent) -> str:
+    words = f"Skellam noise of many shares, multiplier {math.sqrt(event.variance) / event.l2:#.4g}"
+    if isinstance(event, SkellamDpEvent):
+        return words
+    return f"{words}, on a Poisson sample of {100 * event.rate:.4g}% of the clients"

@@ -14,12 +14,23 @@ from torch import Tensor
 
 from tacit import rng, tree
 from tacit.core import Tree
+from tacit.privacy.integers import keyed_round, keyed_skellam, rounded, secure_skellam, secure_uniform
 
 
 class Noise(Protocol):
-    """A source of independent standard normals: no two calls share a number."""
+    """A source of independent numbers: no two calls share one."""
 
-    def normal(self, size: int, dtype: torch.dtype) -> Tensor: ...
+    def normal(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Standard normals."""
+        ...
+
+    def skellam(self, size: int, variance: float) -> Tensor:
+        """Integers: the difference of two Poisson numbers of mean variance / 2."""
+        ...
+
+    def round(self, values: Tensor, limit: float) -> Tensor:
+        """Each value up or down to a whole number at random, until the squared norm is at most `limit`."""
+        ...
 
 
 def add(values: Mapping[str, Tensor], std: float | Tensor, noise: Noise) -> Tree:
@@ -45,6 +56,12 @@ class Seeded:
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         return _keyed_normal(self._key, next(self._calls), size, dtype)
 
+    def skellam(self, size: int, variance: float) -> Tensor:
+        return keyed_skellam(self._key, next(self._calls), size, variance)
+
+    def round(self, values: Tensor, limit: float) -> Tensor:
+        return keyed_round(values, self._key, next(self._calls), limit)
+
 
 class Secure:
     """Noise from the operating system's cryptographic generator: nobody can draw it again."""
@@ -54,6 +71,12 @@ class Secure:
 
         words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
         return torch.from_numpy(ndtri((words + 0.5) * 2.0**-53)).to(dtype)
+
+    def skellam(self, size: int, variance: float) -> Tensor:
+        return secure_skellam(size, variance)
+
+    def round(self, values: Tensor, limit: float) -> Tensor:
+        return torch.from_numpy(rounded(values.double().numpy(), secure_uniform, limit))
 
 
 def _fill(row: np.ndarray[Any, Any], words: list[int], call: int) -> None:

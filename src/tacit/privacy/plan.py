@@ -1,8 +1,8 @@
 """The one place where sampler, gradient, release and accountant meet.
 
-A request (`requests.py`: `Open`, `Central`, `Grouped`, `Local`, `Record`) becomes a `Plan` in a setting: who takes
-part, how often, with how much data. The plan carries the noise, calibrated for the whole run, and says what each round
-costs whom. Read these two files to check a claim.
+A request (`requests.py`: `Open`, `Central`, `Grouped`, `Local`, `Record`, `Distributed`) becomes a `Plan` in a setting:
+who takes part, how often, with how much data. The plan carries the noise, calibrated for the whole run, and says what
+each round costs whom. Read these two files to check a claim.
 
 | plan    | unit of privacy  | who clips    | who adds noise | against whom           | neighbours          |
 |---------|------------------|--------------|----------------|------------------------|---------------------|
@@ -13,8 +13,9 @@ costs whom. Read these two files to check a claim.
 | Record  | one record       | private_grad | private_grad   | everybody              | add/remove a record |
 | Stepwise, messages | client | guard        | guard          | everybody              | replace, 2 bounds   |
 | Stepwise, sum      | client | guard        | encode         | who sees the sum alone | zero-out            |
+| Distributed | client       | encode       | encode, shares | the server, readers    | zero-out            |
 
-`Stepwise` is in a file of its own, with its proof.
+`Stepwise` is in a file of its own, with its proof, and so is `Distributed` (`distributed_plan.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tacit.core import Tree
 from tacit.privacy.account import Accountant, Relation
 from tacit.privacy.levels import Choices
 from tacit.privacy.release import Release
@@ -46,6 +48,7 @@ class Setting(NamedTuple):
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
     drop: float = 0.0  # probability that a client that was asked sends nothing; the divisor of a mean ignores it
+    upload: Tree = {}  # shapes of what is uploaded
     asked: np.ndarray | None = None  # bool [clients]: whose own account has a round left; None: everybody's
 
     @property
@@ -93,6 +96,7 @@ class Plan:
     relation: Relation = "add/remove"
     levels: tuple[Account, ...] = ()
     client: Callable[[int], Account | None] = lambda _: None
+    beside: Callable[[np.ndarray], Sequence[Account]] = lambda _: ()  # charged to be known, without a limit
     record: RecordNoise | None = None
     project: bool = False  # clip what would be uploaded after every local step, too
     steps: "StepNoise | None" = None
@@ -115,7 +119,7 @@ class Plan:
     def accounts(self, cohort: np.ndarray) -> list[Account]:
         """Who pays for a round in which `cohort` takes part. A level pays even if nobody of it was drawn."""
         clients = (self.client(int(k)) for k in cohort)
-        return [*self.levels, *(account for account in clients if account is not None)]
+        return [*self.levels, *(account for account in clients if account is not None), *self.beside(cohort)]
 
     def of(self, client: int) -> Account | None:
         """What a round costs a client if it is asked: its own account, or that of the level it is at now."""

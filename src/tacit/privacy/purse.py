@@ -87,6 +87,8 @@ class Purse:
         self._register(accounts)
         self._ledger.charge(round, [Charge(a.scope, a.unit, a.relation, a.event, a.count) for a in accounts])
         for account in accounts:
+            if account.epsilon is None:
+                continue
             place = self._position.get(account.scope)
             self._left[self._at(account) & self.plan.asked if place is None else place] -= 1
 

@@ -43,9 +43,15 @@ class Release(Protocol):
         """Public state, for example the clip bound: broadcast and checkpointed."""
         ...
 
+    def blank(self, like: Tree) -> Tree:
+        """A message's body for an upload of these shapes, all zero."""
+        ...
+
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message: ...
 
-    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]: ...
+    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
+        """The mean and the next public state; no mean where the round must be discarded."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,9 @@ class Open:
 
     def start(self) -> Tree:
         return {}
+
+    def blank(self, like: Tree) -> Tree:
+        return tree.zeros(like)
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         body, _ = clip(tree.join(upload), torch.inf)
@@ -80,6 +89,9 @@ class Grouped:
 
     def start(self) -> Tree:
         return _start(self.clip) | tree.prefix("merge", self.merge.start(len(self.multipliers)))
+
+    def blank(self, like: Tree) -> Tree:
+        return tree.zeros(like)
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         message = _clipped(state, upload)
@@ -127,6 +139,9 @@ class Local:
 
     def start(self) -> Tree:
         return _start(self.clip)
+
+    def blank(self, like: Tree) -> Tree:
+        return tree.zeros(like)
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         message = _clipped(state, upload)

@@ -9,6 +9,8 @@ import numpy as np
 from scipy.special import gammaln
 
 from tacit.errors import TacitError
+from tacit.privacy import skellam
+from tacit.privacy.skellam import SampledSkellamDpEvent, SkellamDpEvent
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -36,6 +38,10 @@ def divergences(event: "DpEvent", relation: str) -> np.ndarray:
 
     if isinstance(event, dp.GaussianDpEvent):
         return ORDERS / (2 * event.noise_multiplier**2)
+    if isinstance(event, SkellamDpEvent | SampledSkellamDpEvent):
+        if relation != "zero-out":
+            raise TacitError(f"Skellam noise in shares is not accounted for {relation!r} neighbours: use zero-out")
+        return skellam.divergences(event, ORDERS) + _SLACK
     if isinstance(event, dp.PoissonSampledDpEvent) and isinstance(event.event, dp.GaussianDpEvent):
         if relation not in ("add/remove", "zero-out"):
             raise TacitError(f"Poisson sampling is not accounted for {relation!r} neighbours: use add/remove")

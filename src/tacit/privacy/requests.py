@@ -4,7 +4,7 @@ Noise is calibrated for each level to the whole run, as if a member stayed for a
 its level meets the noise that the level has anyway.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,11 +12,21 @@ import numpy as np
 
 from tacit.errors import TacitError
 from tacit.privacy import release as releases
-from tacit.privacy.account import Relation, calibrate
+from tacit.privacy.calibrated import (
+    account_for,
+    central_noise,
+    gaussian_event,
+    multiplier_of,
+    noise_for,
+    participations_of,
+)
 from tacit.privacy.clip import Clip, Fixed, Quantile
+from tacit.privacy.distributed_plan import Distributed
 from tacit.privacy.levels import Level
 from tacit.privacy.merge import Merge, Optimal, Weighted
 from tacit.privacy.plan import Account, Plan, RecordNoise, Request, Setting
+
+__all__ = ["Central", "Distributed", "Grouped", "Local", "Open", "Record", "Unsent"]
 
 
 @dataclass(frozen=True)
@@ -53,11 +63,11 @@ class Grouped:
         merge, notes = self._merge(setting)
         accounts, multipliers = [], []
         for j, level in enumerate(menu):
-            z = _central_noise(level, setting) if level.private and merge.asks(j) else 0.0
+            z = central_noise(level, setting) if level.private and merge.asks(j) else 0.0
             multipliers.append(z)
             if z > 0:
-                event = setting.sampler.event(gaussian(z), len(setting.ids))
-                accounts.append(account(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
+                event = setting.sampler.event(gaussian_event(z), len(setting.ids))
+                accounts.append(account_for(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
         release = releases.Grouped(
             clip=self.clip,
             multipliers=tuple(multipliers),
@@ -118,9 +128,12 @@ class Local:
     project: bool = False
 
     def plan(self, setting: Setting) -> Plan:
-        menu, times = setting.choices.menu.levels, participations(self.participations, setting)
-        z = [noise_of(level, setting, gaussian, times, "replace", len(setting.ids)) for level in menu]
-        accounts = [account("", "client", "replace", gaussian(zj), 1, level) for zj, level in zip(z, menu, strict=True)]
+        menu, times = setting.choices.menu.levels, participations_of(self.participations, setting)
+        z = [noise_for(level, setting, gaussian_event, times, "replace", len(setting.ids)) for level in menu]
+        accounts = [
+            account_for("", "client", "replace", gaussian_event(zj), 1, level)
+            for zj, level in zip(z, menu, strict=True)
+        ]
 
         def client(k: int) -> Account | None:
             account = accounts[setting.choices.level[k]]
@@ -156,9 +169,9 @@ class Record:
         Fixed(self.bound)
 
     def plan(self, setting: Setting) -> Plan:
-        times = participations(self.participations, setting)
+        times = participations_of(self.participations, setting)
         accounts = [self._account(k, setting, times) for k in range(len(setting.ids))]
-        z = np.array([0.0 if account is None else _multiplier(account.event) for account in accounts])
+        z = np.array([0.0 if account is None else multiplier_of(account.event) for account in accounts])
         noise = RecordNoise(self.bound, z, np.array([setting.batches.expected(int(n)) for n in setting.sizes]))
         return Plan(
             "record",
@@ -181,10 +194,10 @@ class Record:
             return None
 
         def event_of(z: float) -> Any:
-            return setting.batches.event(gaussian(z), n)
+            return setting.batches.event(gaussian_event(z), n)
 
-        z = noise_of(level, setting, event_of, times * count, "add/remove", n)
-        return account(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
+        z = noise_for(level, setting, event_of, times * count, "add/remove", n)
+        return account_for(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
 
 
 @dataclass(frozen=True)
@@ -194,50 +207,10 @@ class Unsent:
     request: Request
 
     def plan(self, setting: Setting) -> Plan:
-        return replace(self.request.plan(setting), request=self, levels=(), client=lambda _: None)
+        return self.of(self.request.plan(setting))
 
-
-def gaussian(z: float) -> Any:
-    from dp_accounting import GaussianDpEvent
-
-    return GaussianDpEvent(z) if z > 0 else None
-
-
-def _multiplier(event: Any) -> float:
-    while hasattr(event, "event"):
-        event = event.event
-    return float(event.noise_multiplier)
-
-
-def account(scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> Account:
-    return Account(scope, unit, relation, event, count, level.epsilon, level.delta or 0.0)
-
-
-def _central_noise(level: Level, setting: Setting) -> float:
-    population = len(setting.ids)
-
-    def event_of(z: float) -> Any:
-        return setting.sampler.event(gaussian(z), population)
-
-    return noise_of(level, setting, event_of, setting.rounds, setting.sampler.relation, population)
-
-
-def noise_of(
-    level: Level, setting: Setting, event_of: Callable[[float], Any], times: int, relation: Relation, units: int
-) -> float:
-    """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run."""
-    if not level.private:
-        return 0.0
-    assert level.delta is not None  # a private level has one
-    if level.delta >= 1 / units and not setting.allow_large_delta:
-        raise TacitError(
-            f"delta {level.delta:g} of level '{level.name}' is not below 1/{units}: a mechanism could publish "
-            f"somebody's data whole; choose at most {0.1 / units:.1g}, or set allow_large_delta"
-        )
-    if level.noise is not None:
-        return level.noise
-    assert level.epsilon is not None
-    return calibrate(event_of, level.epsilon, level.delta, relation, setting.accountant, times=max(times, 1))
+    def of(self, plan: Plan) -> Plan:
+        return replace(plan, request=self, levels=(), client=lambda _: None, beside=lambda _: ())
 
 
 def _weights(menu: Sequence[Level], counts: Sequence[int], ratio: float) -> tuple[float, ...]:
@@ -246,13 +219,3 @@ def _weights(menu: Sequence[Level], counts: Sequence[int], ratio: float) -> tupl
     r = ratio if somebody_open or ratio == 0 else 1.0
     raw = [n * (r if level.private else 1.0) for level, n in zip(menu, counts, strict=True)]
     return tuple(weight / (sum(raw) or 1.0) for weight in raw)
-
-
-def participations(given: int | None, setting: Setting) -> int:
-    if given is not None:
-        if given < 1:
-            raise TacitError(f"participations must be at least 1, not {given}")
-        return given
-    from scipy.stats import binom
-
-    return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate * (1 - setting.drop))))

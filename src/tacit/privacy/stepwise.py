@@ -35,8 +35,10 @@ from tacit.core import Tree
 from tacit.errors import TacitError
 from tacit.privacy import noise as noises
 from tacit.privacy import release as releases
-from tacit.privacy import requests as plans
+from tacit.privacy.account import Relation
+from tacit.privacy.calibrated import account_for, gaussian_event, noise_for, participations_of
 from tacit.privacy.clip import Fixed, clip
+from tacit.privacy.plan import Account, Plan, Setting
 
 Seen = Literal["messages", "sum"]
 EXTRA = "extra/"
@@ -110,16 +112,16 @@ class Stepwise:
     def bounds(self) -> tuple[float, ...]:
         return (self.bound,) if self.extra_bound is None else (self.bound, self.extra_bound)
 
-    def plan(self, setting: plans.Setting) -> plans.Plan:
+    def plan(self, setting: Setting) -> Plan:
         tau = _public_steps(setting)
-        times = plans.participations(self.participations, setting)
+        times = participations_of(self.participations, setting)
         return self._sum(setting, tau, times) if self.seen == "sum" else self._messages(setting, tau, times)
 
-    def _messages(self, setting: plans.Setting, tau: int, times: int) -> plans.Plan:
+    def _messages(self, setting: Setting, tau: int, times: int) -> Plan:
         z = self._calibrated(setting, times * tau, "replace")
         # parts with a bound each are as many Gaussian mechanisms: sqrt(parts) more noise for the same z
         ratios = tuple(2 * zj * math.sqrt(len(self.bounds)) for zj in z)
-        return plans.Plan(
+        return Plan(
             "stepwise",
             self,
             setting,
@@ -135,7 +137,7 @@ class Stepwise:
             ),
         )
 
-    def _sum(self, setting: plans.Setting, tau: int, times: int) -> plans.Plan:
+    def _sum(self, setting: Setting, tau: int, times: int) -> Plan:
         z = self._calibrated(setting, times, "zero-out")
         least = self._fewest(setting)
         total = tau * math.hypot(*self.bounds)
@@ -144,7 +146,7 @@ class Stepwise:
         )
         # one step's share of the noise in units of its bound, for the figure as published
         ratios = tuple(zj * math.sqrt(tau / least) for zj in z)
-        return plans.Plan(
+        return Plan(
             "stepwise-sum",
             self,
             setting,
@@ -161,22 +163,20 @@ class Stepwise:
             ),
         )
 
-    def _calibrated(self, setting: plans.Setting, times: int, relation: plans.Relation) -> tuple[float, ...]:
+    def _calibrated(self, setting: Setting, times: int, relation: Relation) -> tuple[float, ...]:
         menu = setting.choices.menu.levels
-        return tuple(
-            plans.noise_of(level, setting, plans.gaussian, times, relation, len(setting.ids)) for level in menu
-        )
+        return tuple(noise_for(level, setting, gaussian_event, times, relation, len(setting.ids)) for level in menu)
 
-    def _fewest(self, setting: plans.Setting) -> int:
+    def _fewest(self, setting: Setting) -> int:
         if self.least is not None:
             return self.least
-        if setting.sampler.relation == "replace-one":  # a cohort of fixed size
-            return round(setting.rate * len(setting.ids))
+        n, rate, stay = len(setting.ids), setting.rate, 1 - setting.drop
         from scipy.stats import binom
 
-        return max(1, int(binom.ppf(0.01, len(setting.ids), setting.rate)))
+        fixed = setting.sampler.relation == "replace-one"  # as many are asked in every round
+        return max(1, int(binom.ppf(0.01, round(rate * n), stay) if fixed else binom.ppf(0.01, n, rate * stay)))
 
-    def _published(self, setting: plans.Setting, ratios: tuple[float, ...]) -> tuple[str, ...]:
+    def _published(self, setting: Setting, ratios: tuple[float, ...]) -> tuple[str, ...]:
         return tuple(
             f"as published (Theorem 7), level '{level.name}': epsilon "
             f"{as_published(ratio, level.delta, setting, len(self.bounds)):.3g}, which is not proved"
@@ -185,7 +185,7 @@ class Stepwise:
         )
 
 
-def as_published(ratio: float, delta: float, setting: plans.Setting, parts: int = 1) -> float:
+def as_published(ratio: float, delta: float, setting: Setting, parts: int = 1) -> float:
     """Epsilon of the whole run by Theorem 7 as printed: (K/m)^2 6 (T/tau) a (C1^2 / (K s1^2) + C2^2 / (K s2^2)).
 
     `ratio` is s / C of one step's noise on one client. Not a guarantee: see the correction above.
@@ -202,7 +202,7 @@ def _parts(step: Mapping[str, Tensor]) -> list[Tree]:
     return [tree.drop(step, extra), tree.pick(step, extra)]
 
 
-def _public_steps(setting: plans.Setting) -> int:
+def _public_steps(setting: Setting) -> int:
     counts = {setting.batches.steps(n) for n in (1, 10, 10**6)}
     if len(counts) > 1:
         raise TacitError(
@@ -212,13 +212,11 @@ def _public_steps(setting: plans.Setting) -> int:
     return counts.pop()
 
 
-def _charged(
-    setting: plans.Setting, z: tuple[float, ...], relation: plans.Relation, count: int
-) -> Callable[[int], plans.Account | None]:
-    def client(k: int) -> plans.Account | None:
+def _charged(setting: Setting, z: tuple[float, ...], relation: Relation, count: int) -> Callable[[int], Account | None]:
+    def client(k: int) -> Account | None:
         level = setting.choices.of(k)
-        event = plans.gaussian(z[setting.choices.level[k]])
-        return event and plans.account(f"client:{setting.ids[k]}", "client", relation, event, count, level)
+        event = gaussian_event(z[setting.choices.level[k]])
+        return event and account_for(f"client:{setting.ids[k]}", "client", relation, event, count, level)
 
     return client
 

@@ -1,0 +1,51 @@
+"""PP-SGD (Bietti et al. 2022): a shared and a personal model that add up, trained together."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tacit import tree
+from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.optim import ServerOptimizer, ServerSgd, check
+
+
+@dataclass(frozen=True)
+class PPSgd(Method):
+    """Predicts with w + theta_k. Both step along grad f_k(w + theta_k): w through the release, theta_k on the client.
+
+    theta_k moves the point at which w's gradient is taken. So under `Record` it must not have seen exact gradients:
+    with `noisy` it steps along the very gradient that w does, at no further cost; else the plan refuses.
+    """
+
+    lr: float = 0.1
+    personal_lr: float = 0.1
+    optimizer: ServerOptimizer = field(default_factory=ServerSgd)
+    noisy: bool = False
+
+    def __post_init__(self) -> None:
+        check("lr", self.lr, positive=True)
+        check("personal_lr", self.personal_lr)
+
+    def init(self, params: Tree) -> Server:
+        return Server(Shared(params), self.optimizer.start(params))
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        return tree.zeros(view.model)
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        w, theta = view.model, state
+        for step in range(site.steps):
+            both = tree.add(w, theta)
+            shared = site.private_grad(both, step)
+            own = shared if self.noisy else site.grad(both, step)
+            moved = site.guard(view.model, w, tree.axpy(-self.lr, shared, w))
+            w = site.advance(step, moved, w)
+            theta = site.advance(step, tree.axpy(-self.personal_lr, own, theta), theta)
+        return Reply(Shared(tree.sub(w, view.model)), theta)
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        move, memory = self.optimizer.step(server.memory, mean.model)
+        return Server(Shared(tree.add(server.view.model, move)), memory)
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        return task.apply(tree.add(view.model, state), x)

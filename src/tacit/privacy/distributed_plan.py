@@ -1,0 +1,204 @@
+"""The request for distributed noise: how many shares, how much noise, how many bits; what is charged to whom.
+
+Two figures, always both. *Against the server*, which knows who took part: a client is charged for each of its
+participations, at the noise of the fewest clients that a round may have, without amplification. *Against those who see
+only released models*, and not who took part: every round, at the noise that is released, amplified by sampling. The
+budget applies to the one that `budget` names; the other is charged beside it, without a limit.
+
+Neighbours: zero-out, a client's contribution or zero, its noise share sent in both cases.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from tacit.errors import TacitError
+from tacit.privacy import calibrated
+from tacit.privacy.account import answer, calibrate
+from tacit.privacy.calibrated import account_for, gaussian_event, noise_for, participations_of
+from tacit.privacy.clip import Clip, Fixed
+from tacit.privacy.distributed import Distributed as Release
+from tacit.privacy.levels import Level
+from tacit.privacy.plan import Account, Plan, Setting
+from tacit.privacy.skellam import SampledSkellamDpEvent, SkellamDpEvent
+from tacit.privacy.solver import Coding, solve
+
+_SHORT: Final = {"server": 1e-2, "released": 1e-5}
+"""The chance of a round with too few clients, and of one with more than the noise is topped up to.
+
+Against the server the excess noise counts, against readers only the edge (see `SampledSkellamDpEvent`).
+"""
+_PRESENT: Final = 0.9  # where the sampler states no distribution: the share of the expected cohort that must be there
+_SPENT: Final = 0.1  # the share of clients that may have used up their budgets before the edge is understated
+ZERO_OUT: Final = "zero-out"
+
+
+class Crowd(NamedTuple):
+    """How many clients a round has. `edge`: see `SampledSkellamDpEvent`; `rate` None: no sampling is credited."""
+
+    expected: float
+    least: int
+    most: int
+    rate: float | None = None
+    edge: float = 0.0
+
+
+def crowd(setting: Setting, short: float) -> Crowd:
+    """From what the sampler states to the accountant. Who drops out is public, so that then no sampling is credited."""
+    from dp_accounting import PoissonSampledDpEvent
+
+    n, event = sum(setting.counts), setting.sampler.event(gaussian_event(1.0), len(setting.ids))
+    expected, stay = setting.rate * n, 1 - setting.drop
+    if not isinstance(event, PoissonSampledDpEvent):
+        return Crowd(expected, max(1, math.floor(_PRESENT * expected * stay)), max(1, math.ceil(expected)))
+    who = _poisson(n, event.sampling_probability * stay, expected, short)
+    return who._replace(rate=None, edge=0.0) if setting.drop else who
+
+
+def _poisson(n: int, rate: float, expected: float, short: float) -> Crowd:
+    from scipy.stats import binom
+
+    least, most = max(1, int(binom.ppf(short, n, rate))), max(1, int(binom.isf(short, n, rate)))
+    others = np.arange(math.floor((1 - _SPENT) * n) - 1, max(n, 1)).clip(min=0)
+    edge = float(binom.pmf(least - 1, others, rate).max() + binom.sf(most - 1, max(n - 1, 0), rate))
+    return Crowd(expected, least, most, rate, min(edge, 1.0))
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """Each client adds a share of the noise to integers of `bits` bits; only their sum is ever seen.
+
+    `budget`: the figure that a level's epsilon limits, "server" or "released". The noise is calibrated to
+    `participations` of one client (default: what 99% of the clients stay below), or to all rounds.
+    """
+
+    clip: Clip = field(default_factory=Fixed)
+    bits: int = 18
+    budget: Literal["server", "released"] = "server"
+    participations: int | None = None
+    project: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.clip, Fixed):
+            raise TacitError("the distributed plan needs a fixed clip bound, not a moving one: set clip to a number")
+        if self.budget not in ("server", "released"):
+            raise TacitError(f"budget is {self.budget!r}: name the figure that it limits, 'server' or 'released'")
+
+    def plan(self, setting: Setting) -> Plan:
+        level, who = _only_level(setting), crowd(setting, _SHORT[self.budget])
+        times = participations_of(self.participations, setting)
+        z = self._noise(level, setting, who, times)
+        coding = self._coding(z, setting, who)
+        server, released = _server_event(coding), _released_event(coding, who)
+        plan = Plan(
+            "distributed" if self.budget == "server" else "distributed-released",
+            self,
+            setting,
+            Release(coding, setting.upload, who.expected),
+            unit="client",
+            relation=ZERO_OUT,
+            project=self.project,
+            multipliers=tuple(z if each is level else 0.0 for each in setting.choices.menu.levels),
+            notes=(*_notes(coding, who), self._error(coding, level, setting, times)),
+        )
+        if self.budget == "server":
+            return self._against_server(plan, server, released, level, times)
+        return self._against_readers(plan, server, released, level, times)
+
+    def _coding(self, z: float, setting: Setting, who: Crowd) -> Coding:
+        excess = who.most / who.least if self.budget == "server" else 1.0
+        size = sum(leaf.numel() for leaf in setting.upload.values())
+        return solve((z * self.clip.bound) ** 2 * excess, size, self.clip.bound, self.bits, who.least, who.most)
+
+    def _noise(self, level: Level, setting: Setting, who: Crowd, times: int) -> float:
+        def event_of(z: float) -> Any:
+            coding = self._coding(z, setting, who)
+            return _server_event(coding) if self.budget == "server" else _released_event(coding, who)
+
+        often = times if self.budget == "server" else setting.rounds
+        try:
+            return noise_for(level, setting, event_of, often, ZERO_OUT, len(setting.ids))
+        except TacitError as error:
+            if "no amount of noise" not in str(error):
+                raise
+            raise TacitError(
+                f"{self.bits} bits are too coarse for epsilon {level.epsilon:g} of level '{level.name}': use more bits"
+            ) from error
+
+    def _against_server(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
+        ids, rounds = plan.setting.ids, plan.setting.rounds
+        own = account_for("", "client", ZERO_OUT, server, 1, level)
+        beside = replace(own, scope=f"released:{level.name}", event=released, epsilon=None)
+        figure = answer({released: rounds}, level.delta or 0.0, ZERO_OUT, "rdp").epsilon
+        return replace(
+            plan,
+            client=lambda k: replace(own, scope=f"client:{ids[k]}"),
+            beside=lambda _: (beside,),
+            notes=(
+                f"noise calibrated for {times} participations of one client",
+                *plan.notes,
+                f"against those who see only released models, and not who took part: {_said(figure, level)} after "
+                f"{rounds:,} rounds",
+            ),
+        )
+
+    def _against_readers(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
+        ids = plan.setting.ids
+        own = account_for(f"level:{level.name}", "client", ZERO_OUT, released, 1, level)
+        figure = answer({server: times}, level.delta or 0.0, ZERO_OUT, "rdp").epsilon
+
+        def beside(cohort: np.ndarray) -> Sequence[Account]:
+            return [replace(own, scope=f"server:{ids[k]}", event=server, epsilon=None) for k in cohort]
+
+        said = f"against the server, which knows who took part: {_said(figure, level)} after {times} participations"
+        return replace(plan, levels=(own,), beside=beside, notes=(*plan.notes, said))
+
+    def _error(self, coding: Coding, level: Level, setting: Setting, times: int) -> str:
+        """What shares, rounding and this accounting cost beside a trusted server's Gaussian noise."""
+        gaussian = _central(level, setting, times if self.budget == "server" else None)
+        ratio = coding.std / (gaussian * coding.bound)
+        return f"the mean has {ratio:.3g} times the noise (std) that a trusted server would add for the same figure"
+
+
+def _central(level: Level, setting: Setting, times: int | None) -> float:
+    """z of Gaussian noise for the same epsilon: of `times` participations, or of all rounds with sampling."""
+    if level.noise is not None or level.epsilon is None or level.delta is None:
+        return level.noise or 1.0
+    if times is not None:
+        return calibrate(gaussian_event, level.epsilon, level.delta, ZERO_OUT, setting.accountant, times)
+    return calibrated.central_noise(level, setting)
+
+
+def _only_level(setting: Setting) -> Level:
+    menu, counts = setting.choices.menu.levels, setting.choices.counts
+    used = [level for level, n in zip(menu, counts, strict=True) if n]
+    if len(used) != 1 or not used[0].private:
+        names = [level.name for level in used]
+        raise TacitError(f"the distributed plan has one sum, so one private level, but clients chose {names}")
+    return used[0]
+
+
+def _server_event(coding: Coding) -> SkellamDpEvent:
+    return SkellamDpEvent(coding.share * coding.least, coding.l2, coding.l1)
+
+
+def _released_event(coding: Coding, who: Crowd) -> SkellamDpEvent | SampledSkellamDpEvent:
+    if who.rate is None:
+        return SkellamDpEvent(coding.share * coding.most, coding.l2, coding.l1)
+    return SampledSkellamDpEvent(who.rate, who.edge, coding.share * coding.most, coding.l2, coding.l1)
+
+
+def _notes(coding: Coding, who: Crowd) -> tuple[str, ...]:
+    return (
+        f"uploads are integers of {coding.bits} bits; the chance that a round's sum wraps around anywhere is at most "
+        f"{coding.wraps():.1g}",
+        f"noise shares are sized for {who.least} of {who.expected:.4g} expected clients, and topped up to "
+        f"{who.most} shares by the server; a round with fewer clients is discarded, and charged",
+    )
+
+
+def _said(epsilon: float, level: Level) -> str:
+    return f"epsilon {math.ceil(epsilon * 100) / 100:.2f} at delta {level.delta:g} (client-level, zero-out, RDP)"
