@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from tacit import tree
-from tacit.core import Method, Reply, Shared, Site, Tree
+from tacit.core import Reply, Shared, Site, Tree
 from tacit.engine.assemble import Privacy
 from tacit.engine.interference import interferes
 from tacit.errors import TacitError
@@ -180,10 +180,14 @@ def test_more_guarded_steps_than_were_paid_for_fail_before_release() -> None:
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_method_guards_what_it_uploads(name: str) -> None:
-    method: Method = REGISTRY[name]()
-    engine, _ = assembled(method)
+    engine, _ = assembled(REGISTRY[name](), Privacy())
     # what a prior has to say of a trained model is no sum of steps
-    assert interferes(method, engine.task, engine.federation, engine.start, "guard") == (name == "personal")
+    assert interferes(engine.method, engine.task, engine.federation, engine.start, "guard") == (name == "personal")
+
+
+def test_a_method_that_needs_each_message_is_refused_where_messages_carry_a_share_of_the_noise() -> None:
+    with pytest.raises(TacitError, match="needs every client's own message"):
+        assembled(REGISTRY["multitask"](), SUM, steps=STEPS)
 
 
 @pytest.mark.parametrize("privacy", [MESSAGES, SUM], ids=["messages", "sum"])

@@ -153,7 +153,7 @@ def _refuse(
     if plan.record is not None and interferes(method, task, federation, start):
         raise TacitError(
             f"{type(method).__name__} uploads something learned with exact gradients, or asks for private gradients at "
-            "personal parameters that were learned with exact gradients (one record would move all other records' "
-            "gradients with them), so the record plan's guarantee would not hold: use a client-level plan "
+            "personal parameters that were learned with exact gradients (one record more or less would move all other "
+            "records' gradients with them), so the record plan's guarantee would not hold: use a client-level plan "
             "(central, grouped, local, distributed)"
         )
