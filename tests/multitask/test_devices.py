@@ -17,6 +17,7 @@ from tacit.federation.cohort import Poisson
 from tacit.federation.devices import Devices
 from tacit.methods import Ditto, FedAvg, LocalOnly, Multitask, Scaffold
 from tacit.multitask.objective import objective
+from tacit.privacy.distributed_plan import crowd
 from tacit.privacy.ledger import Ledger
 from tests.multitask.problems import tasks, trained
 from tests.worlds import LOCAL, PLANS, largest_difference, model_for, ragged, states
@@ -95,6 +96,15 @@ def test_the_noise_of_a_local_plan_is_calibrated_to_what_devices_really_send() -
     privacy = Privacy(plans.Local(), (Level("private", epsilon=8, delta=1e-3),))
     noise = [run(FedAvg(), Devices(drop=drop), privacy, rounds=40).plan.multipliers[0] for drop in (0.0, 0.8)]
     assert noise[1] < 0.7 * noise[0]
+
+
+def test_shares_of_noise_are_sized_for_those_who_stay_and_no_sampling_is_credited() -> None:
+    all_stay, half = (
+        crowd(run(FedAvg(), Devices(drop=drop), PLANS["distributed"]).plan.setting, 0.01) for drop in (0.0, 0.5)
+    )
+    assert half.least < all_stay.least
+    assert all_stay.rate is not None
+    assert half.rate is None
 
 
 def test_a_drop_of_one_is_an_error_that_says_so() -> None:

@@ -1,7 +1,7 @@
 """Noise in every local step: what is released is what the event says, and the published figure is not a guarantee."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from tacit.core import Reply, Shared, Site, Tree
 from tacit.engine.assemble import Privacy
 from tacit.engine.interference import interferes
 from tacit.errors import TacitError
+from tacit.federation.devices import Devices
 from tacit.methods import REGISTRY, AdaPeD, FedAvg, LocalOnly, LocalSgd
 from tacit.privacy.account import epsilon, gaussian_epsilon
 from tacit.privacy.audit import audit
@@ -144,6 +145,12 @@ def test_a_round_of_too_few_clients_is_left_out() -> None:
     it.go()
     assert largest_difference(it.progress.server.view.model, it.engine.start) == 0
     assert list(it.ledger.entries()) == []
+
+
+def test_a_round_that_dropouts_leave_too_small_for_its_noise_is_left_out() -> None:
+    it = run(FedAvg(), Privacy(Stepwise(0.5, seen="sum", least=5), (PRIVATE,)), steps=STEPS)
+    it.engine = replace(it.engine, devices=Devices(drop=0.5))
+    assert all(report.cohort == 0 or report.cohort >= 5 for report in it.go().reports)
 
 
 @dataclass(frozen=True)
