@@ -11,7 +11,13 @@ from tacit.experiments.config import parse
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+SENSING = ROOT / "docs" / "how-to" / "personal-sensing.md"  # needs real data
+HOW_TO = [page for page in sorted((ROOT / "docs" / "how-to").glob("*.md")) if page != SENSING]
+RUNNABLE = [
+    ROOT / "README.md",
+    ROOT / "docs" / "tutorial.md",
+    *(page for page in HOW_TO if "print(" in page.read_text()),
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -29,7 +35,7 @@ def test_the_python_of_the_sensing_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec("\n".join(blocks(ROOT / "docs" / "how-to" / "personal-sensing.md", "python")), {"__name__": "page"})
+    exec("\n".join(blocks(SENSING, "python")), {"__name__": "page"})
     assert "no guarantee" in capsys.readouterr().out
     assert (tmp_path / "who-learns-from-whom.html").is_file()
 
