@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import dp_accounting
 import numpy as np
@@ -233,13 +232,3 @@ def test_sizes_that_make_no_batch_are_refused() -> None:
             rule(0)
         with pytest.raises(TacitError, match="epochs is -1"):
             rule(3, -1)
-
-
-def test_a_hundred_clients_are_drawn_in_ten_milliseconds() -> None:
-    data, rule = federation(*[30] * 100), Shuffled(10, 5)
-    times = []
-    for t in range(7):
-        start = time.perf_counter()
-        draw_batches(rule, 0, t, range(100), data)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.01

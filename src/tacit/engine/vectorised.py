@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import pad
+from torch.utils import _pytree as pytree
 
 from tacit import rng, tree
 from tacit.core import Batch, Method, Shared, Site, Task, Tree
@@ -74,6 +75,10 @@ class Shape(NamedTuple):
         )
 
 
+Key = tuple[Shape, tuple[torch.Size, ...]]
+"""Of a recorded program: its chunk, and the shapes of what is broadcast (a method's may change between rounds)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Vectorised:
     """Runs client programs. Results do not depend on `chunk` or threads beyond the order of floating-point sums.
@@ -89,7 +94,7 @@ class Vectorised:
     seed: int
     chunk: int | None = None
     record: bool | None = None
-    programs: dict[Shape, Program | None] = field(default_factory=dict)
+    programs: dict[Key, Program | None] = field(default_factory=dict)
     devices: Devices = field(default_factory=Devices)
     diary: Diary | None = None  # where clients' training losses are written, if they are asked for
 
@@ -109,13 +114,14 @@ class Vectorised:
         """
         first = self.method.join(view, self.start)
         now = torch.tensor(round)
+        shared = tuple(leaf.shape for leaf in pytree.tree_leaves((view, public)))
 
         def inputs(clients: np.ndarray) -> Inputs:
             return self.inputs_for(store.read(clients, first), clients, round)
 
         def chunk(task: ModuleTask, clients: np.ndarray) -> Totals:
             given, shape = inputs(clients), self.shape(clients)
-            run = self.programs.get(shape)
+            run = self.programs.get((shape, shared))
             if run is not None:
                 totals, states, losses = run(view, public, now, shape.fill(given))
             else:
@@ -132,7 +138,7 @@ class Vectorised:
         chunks = list(self.chunks(cohort))
         if self.recorded:
             for clients in chunks:  # in this thread alone: nothing else may run while a program is recorded
-                self._prepare(self.shape(clients), lambda clients=clients: (view, public, now, inputs(clients)))
+                self._prepare((self.shape(clients), shared), lambda c=clients: (view, public, now, inputs(c)))
         totals = self._nothing(like)
         for part in self.workers.map(chunk, chunks):
             totals = Totals(
@@ -198,11 +204,11 @@ class Vectorised:
             found = np.unique([next(n for n in _ROUNDED if n >= steps) for steps in found])
         return tuple(int(n) for n in found)
 
-    def _prepare(self, shape: Shape, example: Callable[[], tuple[Shared, Tree, Tensor, Inputs]]) -> None:
-        if shape not in self.programs:
-            view, public, now, inputs = example()
+    def _prepare(self, key: Key, example: Callable[[], tuple[Shared, Tree, Tensor, Inputs]]) -> None:
+        if key not in self.programs:
+            shape, (view, public, now, inputs) = key[0], example()
             program = partial(self._run, self.task, shape.full)
-            self.programs[shape] = record(program, view, public, now, shape.fill(inputs))
+            self.programs[key] = record(program, view, public, now, shape.fill(inputs))
 
     def shape(self, clients: np.ndarray) -> Shape:
         steps = self.steps[clients]

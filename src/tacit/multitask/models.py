@@ -47,7 +47,7 @@ class MultitaskModels:
     ) -> None:
         self.method = Multitask(loss=loss, **options)
         self.privacy, self.seed = privacy, seed
-        self._training = Training(rounds, Poisson(rate), batch, epochs, seed, devices=devices)
+        self._training = Training(rounds, Poisson(rate), batch, epochs, seed=seed, devices=devices)
 
     def fit(self, clients: Arrays) -> Self:
         """Trains until the last round, or until no budget is left."""
