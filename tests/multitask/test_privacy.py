@@ -20,7 +20,7 @@ GRADIENTS = Multitask("logistic", 1.0, "mean", solver="gradient")
 @pytest.mark.parametrize("request_", [plans.Central(), plans.Grouped()], ids=["central", "grouped"])
 def test_a_plan_whose_server_adds_the_noise_is_refused_and_says_why(request_: plans.Request) -> None:
     privacy = Privacy(request_, (Level("private", epsilon=8, delta=1e-3),))
-    with pytest.raises(TacitError, match="would see it before the noise is added"):
+    with pytest.raises(TacitError, match="would see it before all noise is added"):
         trained(tasks(), Multitask(), 3, privacy)
 
 
