@@ -82,7 +82,7 @@ def grouped(method: Method, epsilon: float, delta: float, opted_out: float, roun
 def started(recipe: Recipe, seed: int) -> Run:
     data = sitting(seed, recipe.centre)
     training = Training(
-        recipe.rounds, Poisson(recipe.rate), recipe.batch, recipe.epochs, seed, chunk=30, devices=recipe.devices
+        recipe.rounds, Poisson(recipe.rate), recipe.batch, recipe.epochs, seed=seed, chunk=30, devices=recipe.devices
     )
     model = initialise(SoftmaxRegression(data.x.shape[1], 2), seed)
     made = assemble(data, model, recipe.method, recipe.privacy, training)
