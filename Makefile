@@ -23,7 +23,7 @@ demo: $(STAMP)
 	$(BIN)/tacit demo
 
 test: lint
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
