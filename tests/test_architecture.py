@@ -20,6 +20,7 @@ MAY_KNOW = {
     "models": FREE | {"federation"},
     "engine": FREE | {"privacy", "federation", "models"},
     "multitask": FREE | {"privacy", "federation", "models", "methods", "engine", "experiments"},
+    "secagg": {"errors"},  # a protocol: it knows neither privacy nor transport
     "estimation": FREE | {"privacy", "experiments"},  # the house style of pictures
     "theory": FREE | {"privacy", "methods", "experiments"},
 }
