@@ -13,9 +13,10 @@ from torch.utils._pytree import tree_map
 from tacit import tree
 from tacit.core import Losses, Method, Reply, Shared, Site, Tree
 from tacit.engine.assemble import Assembled, Privacy
+from tacit.engine.chunk import Inputs
 from tacit.engine.interference import interferes
 from tacit.engine.store import MemoryStore, NoStates
-from tacit.engine.vectorised import Inputs, Vectorised
+from tacit.engine.vectorised import Vectorised
 from tacit.errors import TacitError
 from tacit.methods import (
     APFL,

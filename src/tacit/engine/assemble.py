@@ -11,7 +11,8 @@ from torch import nn
 from tacit import tree
 from tacit.core import Method, Tree
 from tacit.engine.interference import interferes
-from tacit.engine.vectorised import Probe, Vectorised, probe
+from tacit.engine.probe import Probe, probe
+from tacit.engine.vectorised import Vectorised
 from tacit.errors import TacitError
 from tacit.federation.cohort import FixedSteps, Poisson, PoissonBatches, Shuffled
 from tacit.federation.data import Federation
@@ -117,7 +118,9 @@ def assemble(
     plan = privacy.plan.plan(setting)
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
-    engine = Vectorised(method, task, plan, federation, start, training.seed, training.chunk, devices=training.devices)
+    engine = Vectorised(
+        method, task, plan, federation, start, training.seed, chunk=training.chunk, devices=training.devices
+    )
     return Assembled(engine, shapes)
 
 

@@ -13,8 +13,9 @@ from torch.func import vmap
 
 from tacit import rng
 from tacit.core import Shared, Task, Tree
+from tacit.engine.chunk import Inputs
 from tacit.engine.store import Store
-from tacit.engine.vectorised import Inputs, Vectorised
+from tacit.engine.vectorised import Vectorised
 from tacit.federation.data import Federation, as_input
 from tacit.models.task import ModuleTask
 
@@ -133,7 +134,7 @@ def _personal(
 def _accuracy(
     engine: Vectorised, task: ModuleTask, view: Shared, inputs: Inputs, round: int, clients: np.ndarray
 ) -> np.ndarray:
-    data, full = engine.federation, int(inputs.live.sum(1).min())
+    data, full = engine.federation, inputs.full
     own, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
 
     def one(given: Inputs, own: Padded, test: Padded) -> Tensor:

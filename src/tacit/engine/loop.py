@@ -14,8 +14,9 @@ from tacit.core import Server, Shared, Tree
 from tacit.engine import allocator, checkpoint
 from tacit.engine.evaluate import Scores, evaluate
 from tacit.engine.heterogeneity import Diary, Spread
+from tacit.engine.probe import Probe
 from tacit.engine.store import Store, open_store
-from tacit.engine.vectorised import Probe, Vectorised
+from tacit.engine.vectorised import Vectorised
 from tacit.errors import TacitError
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.members import Change

@@ -13,9 +13,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from torch import Tensor
 from torch.func import vmap
 
+from tacit.engine.chunk import Inputs
 from tacit.engine.evaluate import Scores
 from tacit.engine.loop import Run
-from tacit.engine.vectorised import Inputs
 from tacit.errors import TacitError
 from tacit.experiments import words
 from tacit.experiments.findings import Findings
@@ -108,7 +108,7 @@ def outputs(run: Run, client: str, x: Any) -> Tensor:
     task = engine.task.with_rows(own, torch.ones(len(own), dtype=torch.bool))
     first = engine.method.join(view, engine.start)
     inputs = engine.inputs_for(run.store.read(who, first), who, round, "adapt")
-    full = int(inputs.live.sum(1).min())
+    full = inputs.full
 
     def one(given: Inputs) -> Tensor:
         site, _ = engine.site(engine.task, given, round, full)

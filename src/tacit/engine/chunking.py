@@ -1,0 +1,76 @@
+"""How a cohort is cut into chunks, and whether a chunk's program is worth recording: from public facts alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tacit.engine.chunk import Shape
+from tacit.federation.cohort import FixedSteps, Shuffled
+from tacit.privacy.sampling import BatchRule
+
+_CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
+_CACHE_NUMBERS = 2**21  # the same for a recorded program, which is fastest while all of it stays in a core's cache
+_MOST_STEPS = 40  # a recorded program is as long as its steps are many
+_FEWEST, _MOST = 4, 25  # clients of a recorded program
+_FEW_LENGTHS = 8
+_ROUNDED = sorted({n << k for n in (2, 3) for k in range(40)} | {0, 1})  # 0, 1, 2, 3, 4, 6, 8, 12, ...
+_WORTH_ROUNDS = 20  # rounds that pay for recording one program
+
+
+@dataclass(frozen=True, eq=False)
+class Chunking:
+    """Decides by what is known before the first round, so that a resumed run decides alike.
+
+    `chunk` and `record` are the user's wishes: clients of a chunk, and whether programs are recorded; None to choose.
+    """
+
+    batches: BatchRule
+    rounds: int
+    steps: np.ndarray  # local steps that each client of the population has in a round
+    params: int
+    workers: int
+    alike: bool  # nobody takes fewer steps than it has
+    gather: bool
+    chunk: int | None = None
+    record: bool | None = None
+
+    @cached_property
+    def recorded(self) -> bool:
+        """Whether a chunk's program is recorded and replayed: if the run is long enough to gain by it."""
+        if self.record is False or self.gather or not isinstance(self.batches, Shuffled | FixedSteps):
+            return False
+        if self._lengths[-1] > _MOST_STEPS:
+            return False
+        return self.record is True or self.rounds >= _WORTH_ROUNDS * len(self._lengths)
+
+    def split(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
+        """Clients with like numbers of steps together, so that little is padded; the longest first."""
+        ordered = cohort[np.argsort(-self.steps[cohort], kind="stable")]
+        several = self._several(len(cohort))
+        for begin in range(0, len(ordered), several):
+            yield ordered[begin : begin + several]
+
+    def shape(self, clients: np.ndarray) -> Shape:
+        """Of the recorded program for these clients: a little larger than they are, so that there are few programs."""
+        steps = self.steps[clients]
+        most = next(n for n in self._lengths if n >= steps.max())
+        least = int(steps.min()) if self.alike else 0
+        return Shape(self._several(len(clients)), most, max((n for n in self._lengths if n <= least), default=0))
+
+    @cached_property
+    def _lengths(self) -> tuple[int, ...]:
+        """How many steps a recorded program may have: few different numbers, so that there are few programs."""
+        found = np.unique(self.steps)
+        if len(found) > _FEW_LENGTHS:
+            found = np.unique([next(n for n in _ROUNDED if n >= steps) for steps in found])
+        return tuple(int(n) for n in found)
+
+    def _several(self, clients: int) -> int:
+        """A recorded program has a fixed number of clients; else as many as memory likes, two chunks a worker."""
+        if self.chunk:
+            return self.chunk
+        if self.recorded:
+            return max(_FEWEST, min(_MOST, _CACHE_NUMBERS // self.params))
+        return max(1, min(_CHUNK_NUMBERS // self.params, -(-clients // (2 * self.workers))))

@@ -1,0 +1,157 @@
+"""What clients compute in a round, whoever carries the messages: pure, and for a whole chunk of them at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from tacit import rng, tree
+from tacit.core import Batch, Method, Shared, Site, Tree
+from tacit.engine.chunk import Inputs
+from tacit.engine.heterogeneity import Diary, local_loss
+from tacit.errors import TacitError
+from tacit.federation.cohort import draw_batches
+from tacit.federation.data import Federation
+from tacit.federation.devices import Devices
+from tacit.models.task import ModuleTask
+from tacit.privacy.clip import clip
+from tacit.privacy.gradient import Counted, Exact, Private
+from tacit.privacy.noise import Seeded
+from tacit.privacy.plan import Plan
+from tacit.privacy.release import Message
+from tacit.privacy.stepwise import StepGuard, StepNoise
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """The client programs of a federation under a plan. A chunk may be one client; results do not depend on it."""
+
+    method: Method
+    task: ModuleTask
+    plan: Plan
+    federation: Federation
+    start: Tree
+    seed: int
+    devices: Devices = field(default_factory=Devices, kw_only=True)
+    diary: Diary | None = field(default=None, kw_only=True)  # where clients' training losses are written, if asked for
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """Local steps that each client of the population has in a round."""
+        return np.array([self.plan.setting.batches.steps(int(n)) for n in self.federation.sizes], dtype=np.int64)
+
+    def work(self, clients: np.ndarray, round: int) -> np.ndarray:
+        """Local steps that each of `clients` really takes in this round."""
+        return self.devices.work(self.seed, round, clients, self.steps)
+
+    def inputs_for(self, state: Tree, clients: np.ndarray, round: int, purpose: str = "batches") -> Inputs:
+        draw = draw_batches(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose)
+        if purpose == "batches" and not self.devices.alike:
+            taken = torch.from_numpy(self.work(np.asarray(clients), round))
+            draw = draw._replace(live=draw.live & (torch.arange(draw.live.shape[1]) < taken.unsqueeze(1)))
+        record = self.plan.record
+        z = np.zeros(len(clients)) if record is None else record.multipliers[clients]
+        expected = np.ones(len(clients)) if record is None else record.expected[clients]
+        return Inputs(
+            state,
+            *draw,
+            level=torch.from_numpy(self.plan.setting.choices.level[clients]),
+            z=torch.tensor(z, dtype=self._dtype),
+            expected=torch.tensor(expected, dtype=self._dtype),
+            gradient_key=self._keys("gradient", round, clients),
+            release_key=self._keys("release", round, clients),
+            real=torch.ones(len(clients), dtype=torch.bool),
+            client=torch.from_numpy(np.asarray(clients, np.int64)),
+        )
+
+    def site(self, task: ModuleTask, given: Inputs, round: int | Tensor, full: int) -> tuple[Site, Counted]:
+        """One client's site; `full` leading steps are live for every client of the chunk."""
+        data = self.federation
+
+        def batch(step: int) -> Batch:
+            return Batch(*data.take(given.rows[step]), given.mask[step])
+
+        def advance(step: int, new: Tree, old: Tree) -> Tree:
+            return new if step < full else tree.where(given.live[step], new, old)
+
+        def own_rows(step: int) -> Tensor:
+            return given.rows[step] - self._first_rows[given.client]
+
+        exact = Exact(task, batch)
+        record = self.plan.record
+        private = Counted(
+            exact
+            if record is None
+            else Private(task, batch, record.bound, given.z, given.expected, Seeded(given.gradient_key))
+        )
+        site = Site(
+            task=task,
+            steps=given.live.shape[0],
+            live=given.live,
+            batch=batch,
+            grad=exact,
+            private_grad=private,
+            advance=advance,
+            level=given.level,
+            round=torch.as_tensor(round),
+            client=given.client,
+            rows=own_rows,
+        )
+        return site, private
+
+    def encoded(
+        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
+    ) -> tuple[Message, Tree, Tree]:
+        """What every client of a chunk sends, its new state, and its loss if there is a diary."""
+
+        def one(given: Inputs) -> tuple[Message, Tree, Tree]:
+            site, private = self.site(task, given, round, full)
+            guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
+            reply = self.method.client(view, given.state, site._replace(guard=guard))
+            self._check_queries(private.calls, site.steps)
+            if self.plan.steps is not None and isinstance(guard, StepGuard) and tree.join(reply.upload):
+                self.plan.steps.check(guard.calls)
+            message = self.plan.release.encode(public, reply.upload, given.level, Seeded(given.release_key))
+            seen = {"loss": local_loss(self.method, view, reply, site, task.loss)} if self.diary else {}
+            return message, reply.state, seen
+
+        return vmap(one)(inputs)
+
+    def idled(self, task: ModuleTask, view: Shared, round: int, inputs: Inputs) -> Tree:
+        """The new states of clients that were not asked."""
+        full = inputs.full
+
+        def one(given: Inputs) -> Tree:
+            return self.method.idle(given.state, self.site(task, given, round, full)[0])
+
+        return vmap(one)(inputs)
+
+    def _guard(self, public: Tree) -> Callable[[Tree, Tree, Tree], Tree]:
+        if not self.plan.project:
+            return lambda start, before, now: now
+        return lambda start, before, now: tree.add(start, clip(tree.sub(now, start), public["bound"])[0])
+
+    def _step_guard(self, steps: StepNoise, given: Inputs) -> StepGuard:
+        # noise is added here or in `encode`, never in both: one key is enough
+        return steps.guard(given.level, Seeded(given.release_key), self._dtype)
+
+    def _check_queries(self, calls: list[int], steps: int) -> None:
+        """Fails before anything is released if a client asked more of its data than was paid for."""
+        paid = self.plan.setting.queries
+        if self.plan.record is not None and any(calls.count(step) > paid for step in range(steps)):
+            raise TacitError(f"the method made more private queries in a step than the {paid} that were accounted for")
+
+    def _keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:
+        return torch.tensor([rng.key(self.seed, purpose, round, int(k)) for k in clients], dtype=torch.int64)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self.start.values())).dtype
+
+    @cached_property
+    def _first_rows(self) -> Tensor:
+        return torch.from_numpy(self.federation.offsets[:-1])
