@@ -83,13 +83,14 @@ class Round:
     def until(self, stage: int) -> "Round":
         """Up to the answers of this stage; the stage stays open."""
         while len(self.sent) <= stage:
-            if self.sent:
+            if len(self.told) == len(self.sent):
                 self.close()
             self.collect()
         return self
 
     def sum(self) -> server.Sum:
-        self.until(STAGES - 1).close()
+        if not isinstance(self.until(STAGES - 1).stage, server.Sum):
+            self.close()
         return self.stage
 
 

@@ -1,8 +1,8 @@
 """A member of a round: secrets stay in its state, and one message of the server moves it one stage on.
 
-`answer` is all of it. States are values: in a process that ends between two messages, `dump` and `load` of the codec
-keep them. *Whoever keeps a state must replace it by the next one, durably, before the answer is sent*: a state that is
-used twice could mask two inputs alike, or reveal both secrets of one member. A member that lost its state drops out.
+`answer` is all of it. States are values: `freeze` and `thaw` keep them where a process ends between two messages.
+*Whoever keeps a state must replace it by the next one, durably, before the answer is sent*: a state that is used twice
+could mask two inputs alike, or reveal both secrets of one member. A member that lost its state drops out.
 """
 
 import dataclasses
@@ -12,7 +12,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from tacit.errors import TacitError
 from tacit.secagg import primitives, shamir, statements
+from tacit.secagg.codec import dump, load
 from tacit.secagg.identity import Directory, Identity
 from tacit.secagg.messages import (
     SHARE_BYTES,
@@ -43,6 +45,7 @@ class Offered:
     member: int
     seal_private: bytes
     mask_private: bytes
+    seed: bytes
 
 
 @dataclass(frozen=True)
@@ -139,9 +142,11 @@ def _offer(identity: Identity, terms: Terms, source: Source) -> tuple[Offered, O
     if me not in terms.points:
         raise Refused(f"member {me} is not in the cohort of {_where(terms)}")
     seal, mask = primitives.key_pair(source), primitives.key_pair(source)
-    unsigned = Offer(terms.digest, me, seal.public, mask.public, b"")
+    seed = source(shamir.SECRET_BYTES)
+    check = primitives.seed_check(seed, terms.digest, me)
+    unsigned = Offer(terms.digest, me, seal.public, mask.public, check, b"")
     signed = dataclasses.replace(unsigned, signature=identity.signer.sign(statements.of_offer(unsigned)))
-    return Offered(terms, me, seal.private, mask.private), signed
+    return Offered(terms, me, seal.private, mask.private, seed), signed
 
 
 def _share(directory: Directory, state: Offered, message: Offers, source: Source) -> tuple[Shared, Shares]:
@@ -150,10 +155,9 @@ def _share(directory: Directory, state: Offered, message: Offers, source: Source
     offers = statements.checked_offers(terms, message.offers, directory)
     if me not in offers or offers[me].mask_key != primitives.public_key(state.mask_private):
         raise Refused(f"the offers do not have the keys that member {me} sent")
-    seed = source(shamir.SECRET_BYTES)
     points = {member: terms.points[member] for member in offers}
     keys = shamir.split(state.mask_private, terms.threshold, list(points.values()), source)
-    seeds = shamir.split(seed, terms.threshold, list(points.values()), source)
+    seeds = shamir.split(state.seed, terms.threshold, list(points.values()), source)
     sealed = []
     for other, x in points.items():
         if other != me:
@@ -161,7 +165,7 @@ def _share(directory: Directory, state: Offered, message: Offers, source: Source
             sealed.append(Sealed(other, primitives.seal(key, keys[x] + seeds[x], terms.digest, source)))
     mine = points[me]
     after = Shared(
-        terms, me, state.seal_private, state.mask_private, seed, keys[mine], seeds[mine], tuple(offers.values())
+        terms, me, state.seal_private, state.mask_private, state.seed, keys[mine], seeds[mine], tuple(offers.values())
     )
     return after, Shares(terms.digest, me, tuple(sealed))
 
@@ -226,3 +230,16 @@ def _unmask(directory: Directory, state: Confirmed, message: Confirmations) -> t
 
 def _where(terms: Terms) -> str:
     return f"round {terms.round} of run '{terms.run}'"
+
+
+def freeze(state: State) -> bytes:
+    """A state as bytes, secrets included: for the member's own disk alone."""
+    return bytes([STATES.index(type(state))]) + dump(state)
+
+
+def thaw(blob: bytes) -> State:
+    """The state that `freeze` made these bytes of."""
+    try:
+        return load(STATES[blob[0]], blob[1:])
+    except (IndexError, TacitError):
+        raise Refused("what was kept of this round cannot be read: the member drops out of it") from None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA384
@@ -91,7 +91,7 @@ def _verify(key: PublicKey, message: bytes, signature: bytes) -> None:
 def _public(member: int, line: str) -> PublicKey:
     try:
         key = load_ssh_public_key(line.encode())
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise TacitError(f"the public key of member {member} cannot be read: {error}") from None
     if not isinstance(key, EllipticCurvePublicKey | Ed25519PublicKey):
         raise TacitError(f"member {member} has a {type(key).__name__}: use an ECDSA or Ed25519 key")

@@ -33,6 +33,7 @@ class Offer:
     sender: int
     seal_key: bytes  # for sending shares
     mask_key: bytes  # for pairwise masks
+    seed_check: bytes  # a one-way function of the seed of its own mask
     signature: bytes
 
 
@@ -153,4 +154,4 @@ def largest(terms: Terms) -> int:
     n = len(terms.members)
     frame = len(MAGIC) + 1 + 4 + 32 + 8 + 8  # head, digest, sender, lengths
     masked = packed_bytes(terms.size, terms.bits)
-    return frame + max(masked, n * (12 + _SEALED_BYTES), n * (12 + SHARE_BYTES), 2 * KEY_BYTES + _SIGNATURE_ROOM)
+    return frame + max(masked, n * (12 + _SEALED_BYTES), n * (12 + SHARE_BYTES), 3 * (4 + KEY_BYTES) + _SIGNATURE_ROOM)

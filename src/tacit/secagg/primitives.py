@@ -59,6 +59,11 @@ def self_key(seed: bytes, digest: bytes, member: int) -> bytes:
     return _derive(seed, digest, b"self" + struct.pack("<Q", member))
 
 
+def seed_check(seed: bytes, digest: bytes, member: int) -> bytes:
+    """Tells a right seed from a wrong one; it says nothing about the key of the mask."""
+    return _derive(seed, digest, b"check" + struct.pack("<Q", member))
+
+
 def mask(key: bytes, size: int) -> np.ndarray:
     """Uniform integers of 32 bits; their low bits are uniform, too."""
     stream = Cipher(algorithms.ChaCha20(key, _ZERO_NONCE), None).encryptor()

@@ -8,9 +8,9 @@
 Stages are values. The server holds no secret of its own until members hand it their shares.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from tacit.secagg.messages import (
     Masked,
     Offer,
     Offers,
-    Part,
     Sealed,
     Shares,
     Survivors,
@@ -207,44 +206,53 @@ class Unmask(Stage):
     def close(self) -> tuple[Sum, Outgoing]:
         """The exact sum: own masks of survivors and pairwise masks with the dropped are taken off again."""
         self.present(self.terms.threshold, "helped to unmask")
-        total, digest = self.masked.total, self.terms.digest
-        seeds = self._secrets("seed", self.survivors, {m: each.seeds for m, each in self.came.items()})
-        for member, seed in seeds.items():
-            total = total - primitives.mask(primitives.self_key(seed, digest, member), self.terms.size)
-        keys = self._secrets("mask key", self.dropped, {m: each.keys for m, each in self.came.items()})
-        public = {offer.sender: offer.mask_key for offer in self.masked.offers}
-        for gone, private in keys.items():
-            if primitives.public_key(private) != public[gone]:
-                raise Spoiled(f"the shares of member {gone} are not of the key that it offered: the round is discarded")
+        total, digest, size = self.masked.total, self.terms.digest, self.terms.size
+        offers = {offer.sender: offer for offer in self.masked.offers}
+        for member, shares in self._shares("seeds", self.survivors).items():
+            seed = self._seed(offers[member], shares)
+            total = total - primitives.mask(primitives.self_key(seed, digest, member), size)
+        for gone, shares in self._shares("keys", self.dropped).items():
+            private = self._mask_key(offers[gone], shares)
             for member in self.survivors:
-                key = primitives.pair_key(private, public[member], digest, gone, member)
-                total = add_signed(total, primitives.mask(key, self.terms.size), member > gone)
+                key = primitives.pair_key(private, offers[member].mask_key, digest, gone, member)
+                total = add_signed(total, primitives.mask(key, size), member > gone)
         return Sum(residues(total, self.terms.bits).astype(np.int64), self.survivors), {}
 
-    def _secrets(self, what: str, owners: tuple[int, ...], parts: Mapping[int, tuple[Part, ...]]) -> dict[int, bytes]:
-        """Each owner's secret from the first `threshold` shares of it."""
-        shares: dict[int, dict[int, bytes]] = {owner: {} for owner in owners}
-        for member in sorted(parts):
-            for part in parts[member]:
-                shares[part.owner][self.terms.points[member]] = part.share
-        known: dict[tuple[int, ...], dict[int, int]] = {}
-        return {owner: self._secret(what, owner, shares[owner], known) for owner in owners}
+    def _shares(self, kind: Literal["seeds", "keys"], owners: tuple[int, ...]) -> dict[int, dict[int, bytes]]:
+        """By owner and point, of those who sent one."""
+        found: dict[int, dict[int, bytes]] = {owner: {} for owner in owners}
+        for member in sorted(self.came):
+            for part in getattr(self.came[member], kind):
+                found[part.owner][self.terms.points[member]] = part.share
+        return found
 
-    def _secret(
-        self, what: str, owner: int, shares: dict[int, bytes], known: dict[tuple[int, ...], dict[int, int]]
-    ) -> bytes:
-        points = tuple(shares)[: self.terms.threshold]
-        if len(points) < self.terms.threshold:
+    def _seed(self, offer: Offer, shares: dict[int, bytes]) -> bytes:
+        def right(seed: bytes) -> bool:
+            return primitives.seed_check(seed, self.terms.digest, offer.sender) == offer.seed_check
+
+        return self._secret("seed", offer.sender, shares, right)
+
+    def _mask_key(self, offer: Offer, shares: dict[int, bytes]) -> bytes:
+        def right(private: bytes) -> bool:
+            return primitives.public_key(private) == offer.mask_key
+
+        return self._secret("mask key", offer.sender, shares, right)
+
+    def _secret(self, what: str, owner: int, shares: dict[int, bytes], right: Callable[[bytes], bool]) -> bytes:
+        """From `threshold` shares; where somebody sent a wrong one, from others."""
+        t, points = self.terms.threshold, tuple(shares)
+        if len(points) < t:
             raise TooFew(
-                f"{len(points)} shares of the {what} of member {owner} came, but {self.terms.threshold} are needed: "
+                f"{len(points)} shares of the {what} of member {owner} came, but {t} are needed: "
                 "the round is discarded, and charged"
             )
-        if points not in known:
-            known[points] = shamir.weights(points)
-        secret = shamir.combine(shares, known[points])
-        if secret is None:
-            raise Spoiled(f"the shares of the {what} of member {owner} do not fit together: the round is discarded")
-        return secret
+        for first in range(len(points) if len(points) > t else 1):
+            secret = shamir.combine(shares, shamir.weights((points[first:] + points[:first])[:t]))
+            if secret is not None and right(secret):
+                return secret
+        raise Spoiled(
+            f"the shares of the {what} of member {owner} do not fit together: the round is discarded, and charged"
+        )
 
 
 def open_round(terms: Terms, directory: Directory) -> Advertising:

@@ -1,11 +1,13 @@
 """Shamir's secret sharing over the prime field of 2^521 - 1.
 
 A secret of 256 bits is the constant term of a random polynomial of degree t - 1; member x has its value at x.
-Any t of these shares give the polynomial, and with fewer every secret is as likely as before. The field is wider
-than a secret on purpose: shares that do not belong together give a number of 521 bits, which is noticed.
+Any t of these shares give the polynomial, and with fewer every secret is as likely as before. Whoever puts
+shares together must check the secret: wrong shares give a wrong one (the server does, by what its owner had signed).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from tacit.secagg.messages import SHARE_BYTES
@@ -24,8 +26,9 @@ def split(secret: bytes, threshold: int, points: Sequence[int], source: Callable
     return {x: _value(polynomial, x).to_bytes(SHARE_BYTES, "big") for x in points}
 
 
-def weights(points: Sequence[int]) -> dict[int, int]:
-    """Lagrange's coefficients at zero: the secret is the sum of weight times share. Worth keeping for many secrets."""
+@lru_cache(maxsize=64)
+def weights(points: tuple[int, ...]) -> Mapping[int, int]:
+    """Lagrange's coefficients at zero: the secret is the sum of weight times share. Kept, because secrets are many."""
     found = {}
     for x in points:
         above = below = 1
@@ -33,11 +36,11 @@ def weights(points: Sequence[int]) -> dict[int, int]:
             if other != x:
                 above, below = above * other % PRIME, below * (other - x) % PRIME
         found[x] = above * pow(below, -1, PRIME) % PRIME
-    return found
+    return MappingProxyType(found)
 
 
 def combine(shares: Mapping[int, bytes], by: Mapping[int, int]) -> bytes | None:
-    """The secret from shares by point, with `weights` of these points; None if they do not belong together."""
+    """The secret from shares by point, with `weights` of these points; None if there is none of its length."""
     secret = sum(weight * element(shares[x]) for x, weight in by.items()) % PRIME
     return secret.to_bytes(SECRET_BYTES, "big") if secret >> (8 * SECRET_BYTES) == 0 else None
 

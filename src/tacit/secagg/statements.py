@@ -1,6 +1,7 @@
 """What members sign, and the checks of it that client and server have in common."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tacit.secagg.codec import dump
 from tacit.secagg.identity import Directory
@@ -11,7 +12,7 @@ from tacit.secagg.terms import Refused, Terms, TooFew
 
 def of_offer(offer: Offer) -> bytes:
     """Says: in the round with this digest, these are my keys."""
-    return checksum(b"offer", offer.digest, offer.sender.to_bytes(8, "little"), offer.seal_key, offer.mask_key)
+    return checksum(b"offer", dump(replace(offer, signature=b"")))
 
 
 def transcript(terms: Terms, offers: Sequence[Offer], participants: Sequence[int]) -> bytes:
@@ -28,8 +29,8 @@ def of_survivors(terms: Terms, transcript: bytes, survivors: tuple[int, ...]) ->
 def check_offer(terms: Terms, offer: Offer, directory: Directory) -> None:
     if offer.digest != terms.digest or offer.sender not in terms.points:
         raise Refused(f"an offer of keys by member {offer.sender} that does not belong to round {terms.round}")
-    if {len(offer.seal_key), len(offer.mask_key)} != {KEY_BYTES}:
-        raise Refused(f"member {offer.sender} offers keys of {len(offer.seal_key)} and {len(offer.mask_key)} bytes")
+    if any(len(key) != KEY_BYTES for key in (offer.seal_key, offer.mask_key, offer.seed_check)):
+        raise Refused(f"member {offer.sender} offers something that does not have the {KEY_BYTES} bytes of a key")
     if not directory.signed(offer.sender, of_offer(offer), offer.signature):
         raise Refused(f"the keys of member {offer.sender} are not signed by it, or its identity is not known here")
 
