@@ -53,6 +53,7 @@ COMPOSED: dict[str, Method] = {
     "fine-tuned scaffold": FineTuned(Scaffold(optimizer=ServerSgd(momentum=0.5))),
     "kept ditto": KeepLocal(("norm", "head"), Ditto(FedAvg(optimizer=ServerSgd(momentum=0.5)))),
     "kept scaffold": KeepLocal(("norm",), Scaffold()),
+    "fedrep": KeepLocal(("head",), FedAvg(LocalSgd(momentum=0.5)), first=0.6),
     "multitask by gradients": Multitask("logistic", solver="gradient", covariance="mean"),
     "multitask, smooth and finished": Multitask("smooth-hinge", covariance="mean", finish=True),
     "noisy pp-sgd": PPSgd(noisy=True),

@@ -99,6 +99,7 @@ def test_a_word_like_no_other_is_met_with_all_of_them() -> None:
         ("[method]\nname = 'scaffold'\nserver = { name = 'adam' }", "method.server.name is 'adam'"),
         ("[method]\nserver = { name = 'adam', momentum = 0.1 }", "method.server.momentum is not for 'adam'"),
         ("[method]\nname = 'keep-local'", "keep-local needs the parameters to keep"),
+        ("[method]\nfirst = 0.5", "method.first is 0.5, and nothing is kept"),
         ("[privacy]\nclip = -1", "privacy.clip is -1: give a number above 0"),
         ("[privacy]\nclip = 'a'", "privacy.clip is 'a': give a number"),
         ("[privacy]\nclip = { target = 2 }", "privacy.clip.target is 2: give a number below 1"),
@@ -148,6 +149,10 @@ def test_what_is_said_is_what_is_built() -> None:
         (["method.name=fine-tuned"], FineTuned(FedAvg(LocalSgd(0.5)), LocalSgd(0.5))),
         (["method.name=local-only"], LocalOnly(LocalSgd(0.5))),
         (["method.name=keep-local", "method.keep=['bias']"], KeepLocal(("bias",), FedAvg(LocalSgd(0.5)))),
+        (
+            ["method.name=keep-local", "method.keep=['head']", "method.first=0.5"],
+            KeepLocal(("head",), FedAvg(LocalSgd(0.5)), 0.5),
+        ),
         (["method.keep=['bias']"], KeepLocal(("bias",), Ditto(FedAvg(LocalSgd(0.5)), personal=LocalSgd(0.5)))),
     ],
 )

@@ -113,7 +113,11 @@ def build_method(table: MethodTable) -> Method:
         if "keep" not in given:
             raise TacitError('keep-local needs the parameters to keep: add method.keep, for example keep = ["norm"]')
         return method
-    kept = given.pop("keep", None)
+    kept, first = given.pop("keep", None), given.pop("first", 0.0)
+    if first and not kept:
+        raise TacitError(
+            f'method.first is {first:g}, and nothing is kept: add method.keep, for example keep = ["head"]'
+        )
     accepted = accepts(table.name)
     for key, value in given.items():
         if key not in accepted:
@@ -121,11 +125,11 @@ def build_method(table: MethodTable) -> Method:
                 f"method.{key} is {value!r}, and '{table.name}' does not use it: leave it out, or use {_users(key)}"
             )
     method = _method(table.name, table)
-    return methods.KeepLocal(tuple(kept), method) if kept else method
+    return methods.KeepLocal(tuple(kept), method, first) if kept else method
 
 
 def accepts(name: str) -> list[str]:
-    """The keys of [method] that a method uses, beside `keep`."""
+    """The keys of [method] that a method uses, beside `keep` and `first`."""
     if name not in methods.REGISTRY:
         raise TacitError(f"method.name is '{name}': {nearest(name, list(methods.REGISTRY))}")
     keys: list[str] = []

@@ -67,9 +67,12 @@ def methods_table() -> Table:
     table.add_column("what")
     table.add_column("keys")
     for name, made in methods.REGISTRY.items():
-        keys = [key for key in accepts(name) if key != "keep"]
+        keys = [key for key in accepts(name) if key not in ("keep", "first")]
         table.add_row(name, first_line(inspect.getdoc(inspect.getmodule(made))), ", ".join(keys))
-    table.caption = 'keep = ["norm"] keeps parameters with that in their name on the client, under any method'
+    table.caption = (
+        'keep = ["norm"] keeps parameters with that in their name on the client, under any method; '
+        "first = 0.5 trains them alone in the first half of a round's steps (FedRep)"
+    )
     table.caption_justify = "left"
     return table
 

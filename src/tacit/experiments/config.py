@@ -105,6 +105,7 @@ class MethodTable(Table):
     hessian: Literal["first-order", "hessian-free"] | None = None
     components: Count | None = None
     keep: Annotated[list[str], Field(min_length=1)] | None = None
+    first: BelowOne | None = None
     base: str | None = None
     loss: str | None = None
     covariance: str | list[list[float]] | None = None

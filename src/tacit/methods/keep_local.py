@@ -1,13 +1,15 @@
-"""Some parameters stay on the client: FedBN and FedGN (norms), FedPer (head), PrivateFL (transform)."""
+"""Some parameters stay on the client: FedBN and FedGN (norms), FedPer and FedRep (head), PrivateFL (transform)."""
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from tacit import tree
 from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.errors import TacitError
 from tacit.methods.fedavg import FedAvg
+from tacit.methods.optim import check
 
 
 @dataclass(frozen=True)
@@ -16,12 +18,17 @@ class KeepLocal(Method):
 
     For them the client is a federation of one: the base's own server program moves them by the client's own update.
     They are absent from broadcast and upload. Compose with `KeepLocal` outermost.
+
+    `first` is FedRep's schedule (Collins et al. 2021): in this share of a client's steps, rounded down, what is kept
+    moves alone, and in the rest what is shared moves alone. With 0 all of it moves in every step.
     """
 
     names: tuple[str, ...] = ("norm",)
     base: Method = field(default_factory=FedAvg)
+    first: float = 0.0
 
     def __post_init__(self) -> None:
+        check("first", self.first, below=1.0)
         if isinstance(self.names, str) or not self.names:
             raise TacitError(f"KeepLocal needs a list of names to keep, not {self.names!r}")
 
@@ -40,12 +47,21 @@ class KeepLocal(Method):
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
         own, inner = _unpack(state)
-        reply = self.base.client(_merge(view, own), inner, site)
+        reply = self.base.client(_merge(view, own), inner, self._in_turns(site) if self.first else site)
         mine = Shared(tree.pick(reply.upload.model, own.view.model), tree.pick(reply.upload.extra, own.view.extra))
         moved = self.base.server(own, mine, rate=1.0)
         upload = Shared(*(tree.drop(part, self._kept(part)) for part in reply.upload))
         kept = tree.where(site.live.any(), self._pack(moved, {}), self._pack(own, {}))
         return Reply(upload, kept | tree.prefix("base", reply.state))
+
+    def _in_turns(self, site: Site) -> Site:
+        turn = (self.first * site.live.sum()).floor()
+
+        def advance(step: int, new: Tree, old: Tree) -> Tree:
+            moved, own, early = site.advance(step, new, old), self._kept(new), step < turn
+            return {n: torch.where(early if n in own else ~early, moved[n], old[n]) for n in moved}
+
+        return site._replace(advance=advance)
 
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
         return self.base.server(server, mean, rate)
