@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tacit.federation.cohort import FixedSize, Poisson
     from tacit.federation.data import Federation, from_clients
     from tacit.federation.devices import Devices
+    from tacit.federation.rota import Rota
     from tacit.federation.sources import load
     from tacit.methods import (
         APFL,
@@ -79,6 +80,7 @@ _HOMES = {
     "tacit.federation.cohort": ("FixedSize", "Poisson"),
     "tacit.federation.data": ("Federation", "from_clients"),
     "tacit.federation.devices": ("Devices",),
+    "tacit.federation.rota": ("Rota",),
     "tacit.federation.sources": ("load",),
     "tacit.methods": (
         "KL",
@@ -155,6 +157,7 @@ __all__ = [
     "Quantile",
     "Record",
     "Result",
+    "Rota",
     "Scaffold",
     "Schedule",
     "ServerAdam",

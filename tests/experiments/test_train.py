@@ -288,3 +288,19 @@ def test_every_public_name_is_there() -> None:
     assert set(dir(tacit)) == set(tacit.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         tacit.nothing  # noqa: B018
+
+
+def test_a_rota_from_a_file_asks_nobody_twice_and_says_what_that_costs(tmp_path: Path) -> None:
+    result = run(tmp_path, "cohort=5", "times=1", "rounds=4", "choices=", "levels.open=", "privacy.plan=central")
+    said = "\n".join(result.guarantees())
+    assert "who sees the released models and knows who took part" in said.replace("whoever", "who")
+    assert "asked at most 1 times in the run; each is charged" in said
+    charged = [line for line in result.findings.statement if line.scope.startswith("client:")]
+    assert len(charged) == 20
+    assert {line.rounds for line in charged} == {1}
+    assert all(5.8 < line.epsilon <= 6 for line in charged)
+
+
+def test_times_without_a_cohort_is_refused() -> None:
+    with pytest.raises(TacitError, match="add cohort"):
+        tiny("times=1")

@@ -99,6 +99,7 @@ def assemble(
         federation = federation.astype(training.dtype)
     model = copy.deepcopy(model).to(training.dtype)
     check(model, federation)
+    training.sampler.most(federation.clients, training.rounds)  # refuses more rounds than it can keep its word for
     task, start = ModuleTask(model), params(model)
     method = method.sized(federation.sizes.tolist())
     shapes = probe(method, task, federation, start)

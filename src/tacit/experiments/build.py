@@ -19,12 +19,14 @@ from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
 from tacit.federation.devices import Devices
+from tacit.federation.rota import Rota
 from tacit.models.transform import NAME
 from tacit.privacy import requests as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
 from tacit.privacy.levels import Among, Level, read_choices
 from tacit.privacy.members import Change, read_changes
 from tacit.privacy.plan import Request
+from tacit.privacy.sampling import Sampler
 from tacit.privacy.stepwise import Stepwise
 
 _PLANS: Mapping[str, type] = {
@@ -91,10 +93,9 @@ def load_data(config: Config) -> Federation:
 
 
 def build_training(config: Config) -> Training:
-    sampler = FixedSize(config.cohort) if config.cohort is not None else Poisson(config.rate or 0.1)
     return Training(
         rounds=config.rounds,
-        sampler=sampler,
+        sampler=_sampler(config),
         batch=config.batch,
         epochs=config.epochs,
         steps=config.steps,
@@ -103,6 +104,12 @@ def build_training(config: Config) -> Training:
         devices=Devices(**(_given(config.devices) if config.devices else {})),
         dtype={"float32": torch.float32, "float64": torch.float64}[config.run.dtype],
     )
+
+
+def _sampler(config: Config) -> Sampler:
+    if config.cohort is None:
+        return Poisson(config.rate or 0.1)
+    return FixedSize(config.cohort) if config.times is None else Rota(config.cohort, config.times)
 
 
 def build_method(table: MethodTable) -> Method:

@@ -193,6 +193,7 @@ class Config(Table):
     seed: Annotated[int, Field(ge=0)] = 0
     rate: Annotated[float, Field(gt=0, le=1)] | None = None
     cohort: Count | None = None
+    times: Count | None = None  # a client is asked so often at most; with cohort
     batch: Count = 10
     epochs: Annotated[int, Field(ge=0)] = 1
     steps: Count | None = None  # instead of epochs, the same for every client
@@ -211,6 +212,8 @@ class Config(Table):
     def _one_sampler(self) -> "Config":
         if self.rate is not None and self.cohort is not None:
             raise TacitError(f"rate is {self.rate:g} and cohort is {self.cohort}: give one of the two")
+        if self.times is not None and self.cohort is None:
+            raise TacitError(f"times is {self.times}, which needs the size of a cohort: add cohort")
         return self
 
 

@@ -12,9 +12,12 @@ PERSONAL = (
 )
 
 _TRUSTED = "against whoever sees the released models, but not who took part in which round; the server is trusted"
+_TRUSTED_ROTA = "against whoever sees the released models and knows who took part in which round; the server is trusted"
 _AGAINST = {
     "central": _TRUSTED,
     "grouped": _TRUSTED,
+    "central-rota": _TRUSTED_ROTA,
+    "grouped-rota": _TRUSTED_ROTA,
     "local": "against everybody, the server included",
     "record": "against everybody, the server included",
     "stepwise": "against everybody, the server included",

@@ -43,6 +43,9 @@ class Poisson:
     def rate(self, population: int) -> float:
         return self.share
 
+    def most(self, population: int, rounds: int) -> None:
+        return None
+
     def draw(self, seed: int, round: int, eligible: np.ndarray) -> np.ndarray:
         return np.flatnonzero((_lots(seed, round, eligible) < self.share) & eligible)
 
@@ -79,6 +82,9 @@ class FixedSize:
     def rate(self, population: int) -> float:
         self._fits(population)
         return self.size / population
+
+    def most(self, population: int, rounds: int) -> None:
+        return None
 
     def draw(self, seed: int, round: int, eligible: np.ndarray) -> np.ndarray:
         self._fits(len(eligible))

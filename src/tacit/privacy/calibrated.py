@@ -1,12 +1,13 @@
 """What requests have in common: noise from a level's budget, accounts, how often a client takes part."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tacit.errors import TacitError
 from tacit.privacy.account import Relation, calibrate
 from tacit.privacy.levels import Level
-from tacit.privacy.plan import Account, Setting
+from tacit.privacy.plan import Account, Plan, Setting
 
 
 def gaussian_event(z: float) -> Any:
@@ -44,12 +45,33 @@ def noise_for(
 
 
 def central_noise(level: Level, setting: Setting) -> float:
+    """z of a sum with a trusted server: for all rounds, or for as many as the sampler asks a client in."""
     population = len(setting.ids)
 
     def event_of(z: float) -> Any:
         return setting.sampler.event(gaussian_event(z), population)
 
-    return noise_for(level, setting, event_of, setting.rounds, setting.sampler.relation, population)
+    times = setting.rounds if setting.most is None else setting.most
+    return noise_for(level, setting, event_of, times, setting.sampler.relation, population)
+
+
+def by_participation(plan: Plan) -> Plan:
+    """`plan`, whose levels pay for every round, where the sampler limits how often a client takes part.
+
+    A client's contribution enters the sums of its own rounds and no other, and which these are is public: they compose,
+    the other rounds are functions of what was released and of others' data. So each participation is charged to the
+    client, whoever knows of it, and the level owes nothing.
+    """
+    setting, own = plan.setting, {account.scope: account for account in plan.levels}
+    if setting.most is None:
+        return plan
+
+    def client(k: int) -> Account | None:
+        account = own.get(f"level:{setting.choices.of(k).name}")
+        return account and replace(account, scope=f"client:{setting.ids[k]}")
+
+    said = f"a client is asked at most {setting.most} times in the run; each is charged, and no sampling is credited"
+    return replace(plan, name=f"{plan.name}-rota", levels=(), client=client, notes=(*plan.notes, said))
 
 
 def participations_of(given: int | None, setting: Setting) -> int:
@@ -57,6 +79,8 @@ def participations_of(given: int | None, setting: Setting) -> int:
         if given < 1:
             raise TacitError(f"participations must be at least 1, not {given}")
         return given
+    if setting.most is not None:
+        return setting.most
     from scipy.stats import binom
 
     return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate * (1 - setting.drop))))

@@ -88,6 +88,10 @@ class Distributed:
             raise TacitError(f"budget is {self.budget!r}: name the figure that it limits, 'server' or 'released'")
 
     def plan(self, setting: Setting) -> Plan:
+        if self.budget == "released" and setting.most is not None:
+            raise TacitError(
+                "with a rota no sampling hides who took part, so both figures are one: use budget 'server'"
+            )
         level, who = _only_level(setting), crowd(setting, _SHORT[self.budget])
         times = participations_of(self.participations, setting)
         z = self._noise(level, setting, who, times)
@@ -131,6 +135,8 @@ class Distributed:
     def _against_server(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
         ids, rounds = plan.setting.ids, plan.setting.rounds
         own = account_for("", "client", ZERO_OUT, server, 1, level)
+        if plan.setting.most is not None:
+            return self._by_rota(plan, own, times)
         beside = replace(own, scope=f"released:{level.name}", event=released, epsilon=None)
         figure = answer({released: rounds}, level.delta or 0.0, ZERO_OUT, "rdp").epsilon
         return replace(
@@ -144,6 +150,15 @@ class Distributed:
                 f"{rounds:,} rounds",
             ),
         )
+
+    def _by_rota(self, plan: Plan, own: Account, times: int) -> Plan:
+        """Who is asked when is public and nobody often: what released models tell is no more than the server knows."""
+        ids = plan.setting.ids
+        said = (
+            f"noise calibrated for {times} participations of one client, which is never asked more often; no sampling "
+            "is credited, and the figure holds against those who see only released models, too"
+        )
+        return replace(plan, client=lambda k: replace(own, scope=f"client:{ids[k]}"), notes=(said, *plan.notes))
 
     def _against_readers(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
         ids = plan.setting.ids

@@ -56,6 +56,11 @@ class Setting(NamedTuple):
         return self.sampler.rate(len(self.ids))
 
     @property
+    def most(self) -> int | None:
+        """How often a client takes part at most, where the sampler limits it; see `Sampler.most`."""
+        return self.sampler.most(len(self.ids), self.rounds)
+
+    @property
     def counts(self) -> list[int]:
         """Members of each level that are still asked. Public: it follows from choices, changes and events alone."""
         level = self.choices.level if self.asked is None else self.choices.level[self.asked]

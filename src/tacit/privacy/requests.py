@@ -14,6 +14,7 @@ from tacit.errors import TacitError
 from tacit.privacy import release as releases
 from tacit.privacy.calibrated import (
     account_for,
+    by_participation,
     central_noise,
     gaussian_event,
     multiplier_of,
@@ -75,7 +76,7 @@ class Grouped:
             merge=merge,
             sensitivity=setting.sampler.sensitivity,
         )
-        return Plan(
+        plan = Plan(
             "grouped",
             self,
             setting,
@@ -88,6 +89,7 @@ class Grouped:
             asked_levels=tuple(merge.asks(j) for j in range(len(menu))),
             notes=notes,
         )
+        return by_participation(plan)
 
     def _merge(self, setting: Setting) -> tuple[Merge, tuple[str, ...]]:
         menu, counts = setting.choices.menu.levels, setting.counts
@@ -112,7 +114,7 @@ class Central:
         if len(used) != 1 or not setting.choices.private.all():
             raise TacitError(f"the central plan has one private level, but clients chose {used}: use plan 'grouped'")
         grouped = Grouped(self.clip, project=self.project).plan(setting)
-        return replace(grouped, name="central", request=self)
+        return replace(grouped, name=grouped.name.replace("grouped", "central"), request=self)
 
 
 @dataclass(frozen=True)

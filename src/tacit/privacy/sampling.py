@@ -22,6 +22,14 @@ class Sampler(Protocol):
         """Expected share of the clients in a round."""
         ...
 
+    def most(self, population: int, rounds: int) -> int | None:
+        """How often a client is asked in so many rounds, at most; None if chance alone limits it.
+
+        Where there is such a number, participations are charged to the client and nothing else is. A sampler that could
+        not keep to its own number for so many rounds refuses.
+        """
+        ...
+
     def draw(self, seed: int, round: int, eligible: np.ndarray) -> np.ndarray: ...
 
     def event(self, inner: Any, population: int) -> Any:

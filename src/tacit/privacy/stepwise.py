@@ -173,7 +173,7 @@ class Stepwise:
         n, rate, stay = len(setting.ids), setting.rate, 1 - setting.drop
         from scipy.stats import binom
 
-        fixed = setting.sampler.relation == "replace-one"  # as many are asked in every round
+        fixed = setting.sampler.relation != "add/remove"  # as many are asked in every round
         return max(1, int(binom.ppf(0.01, round(rate * n), stay) if fixed else binom.ppf(0.01, n, rate * stay)))
 
     def _published(self, setting: Setting, ratios: tuple[float, ...]) -> tuple[str, ...]:
