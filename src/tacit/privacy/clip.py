@@ -21,12 +21,16 @@ def clip(values: Mapping[str, Tensor], bound: float | Tensor) -> tuple[Tree, Ten
     Holds for every input: 0-d leaves count, a zero tree stays zero, and a tree whose norm is not finite (NaN, inf,
     or beyond the float's range) becomes zero and counts as clipped.
     """
-    norm = tree.norm(values)
-    limit = torch.as_tensor(bound, dtype=norm.dtype) * _SLACK
-    finite = norm.isfinite()
-    factor = torch.where(norm > limit, limit / norm.clamp(min=torch.finfo(norm.dtype).tiny), 1.0)
+    factor, finite = shrinking(tree.norm(values), bound)
     clipped = tree.each(lambda leaf: torch.where(finite, leaf * factor.to(leaf.dtype), 0.0), values)
-    return clipped, finite & (norm <= limit)
+    return clipped, finite & (factor == 1)
+
+
+def shrinking(norm: Tensor, bound: float | Tensor) -> tuple[Tensor, Tensor]:
+    """What a vector of this norm is multiplied with to keep to `bound`, and whether it may be kept at all."""
+    limit = torch.as_tensor(bound, dtype=norm.dtype) * _SLACK
+    factor = torch.where(norm > limit, limit / norm.clamp(min=torch.finfo(norm.dtype).tiny), 1.0)
+    return factor, norm.isfinite()
 
 
 class Clip(Protocol):

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad
 
 from tacit import tree
 from tacit.core import Batch, Losses, Task, Tree
 from tacit.privacy import noise as noises
-from tacit.privacy.clip import clip
+from tacit.privacy.clipped_sum import ghost
 
 BatchOf = Callable[[int], Batch]
 
@@ -49,14 +49,7 @@ class Private:
 
     def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
         x, y, mask = self.batch(step)
-        f = losses or self.task.losses
-
-        def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tree:
-            g = grad(lambda p: f(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params)
-            clipped, _ = clip(g, self.bound)
-            return tree.each(lambda leaf: torch.where(real, leaf, 0.0), clipped)
-
-        total = tree.each(lambda leaf: leaf.sum(0), vmap(one)(x, y, mask))
+        total = ghost(losses or self.task.losses, params, x, y, mask, self.bound)
         noisy = noises.add(total, self.z * self.bound, self.noise)
         return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), noisy)
 
