@@ -1,6 +1,7 @@
 """The command line. Commands import what they need when they run, so that `tacit --help` is quick."""
 
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -87,6 +88,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run was interrupted.")] = False,
     out: Out = Path("runs"),
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the folders of the runs and nothing else.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Print where the time went.")] = False,
 ) -> None:
     """Run the experiment in FILE (TOML); it goes into a new folder, OUT/name-seed.
 
@@ -98,7 +100,12 @@ def run(
     several = [config.model_copy(update={"seed": config.seed + k}) for k in range(seeds)]
     findings = []
     for each in several:
+        began = time.perf_counter()
         result = _run_one(each, out, resume, seeds > 1, quiet)
+        if profile:
+            from tacit.experiments.tables import profile_table
+
+            _console().print(profile_table(result.run.clock.seconds, time.perf_counter() - began))
         if result.interrupted:
             again = ["tacit", "run", str(file), *(part for text in set_ or [] for part in ("--set", text))]
             again += ["--seeds", str(seeds)] * (seeds > 1) + ["--out", str(out)] * (out != Path("runs"))

@@ -104,3 +104,9 @@ def test_a_damaged_checkpoint_says_so(tmp_path: Path, damage: object) -> None:
     path.write_bytes(damage(path.read_bytes()))  # pyright: ignore[reportCallIssue]
     with pytest.raises(TacitError, match="damaged"):
         checkpoint.load(path)
+
+
+def test_expecting_clients_changes_nothing(store: Store) -> None:
+    store.write(np.array([1, 3]), rows(1.0, 2))
+    store.expect(np.arange(4))
+    assert values(store, 0, 1, 2, 3) == [7.0, 1.0, 7.0, 1.0]

@@ -12,6 +12,7 @@ import torch
 from tacit import tree
 from tacit.core import Server, Shared, Tree
 from tacit.engine import allocator, checkpoint
+from tacit.engine.clock import Clock, TimedStore
 from tacit.engine.evaluate import Scores, evaluate
 from tacit.engine.heterogeneity import Diary, Spread
 from tacit.engine.probe import Probe
@@ -103,7 +104,9 @@ class Run:
         self._first, self._changes = self.plan, changes
         self._shapes, self._fingerprint, self._watchers = shapes, fingerprint, watchers
         self._checkpoint = None if folder is None else folder / "checkpoint.bin"
-        self.store: Store = open_store(engine.federation.clients, shapes.state, folder)
+        self.clock = Clock()
+        store = open_store(engine.federation.clients, shapes.state, folder)
+        self.store: Store = TimedStore(store, self.clock, engine.workers.several)
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
         self.purse = Purse(self.plan, ledger, 0, changes)
 
@@ -150,15 +153,20 @@ class Run:
         return Outcome(self.progress, scores, reason, tuple(reports))
 
     def evaluate(self) -> Scores:
-        return evaluate(self.engine, self.progress.server.view, self.store, self.progress.round, self.schedule.sample)
+        view, round = self.progress.server.view, self.progress.round
+        with self.clock.section("evaluation"):
+            return evaluate(self.engine, view, self.store, round, self.schedule.sample)
 
     def heterogeneity(self) -> Spread | None:
         """Of all rounds so far; None where it was not asked for."""
         return None if self.engine.diary is None else self.engine.diary.spread()
 
     def save(self) -> None:
-        if self._checkpoint is None:
-            return
+        if self._checkpoint is not None:
+            with self.clock.section("checkpoint"):
+                self._save(self._checkpoint)
+
+    def _save(self, path: Path) -> None:
         (round, server, public), store = self.progress, self.store.prepare()
         content: dict[str, Any] = {
             "fingerprint": self._fingerprint,
@@ -171,17 +179,19 @@ class Run:
         }
         if self.engine.diary is not None:
             content["losses"] = {"by round": self.engine.diary.losses}
-        checkpoint.save(self._checkpoint, content)
+        checkpoint.save(path, content)
         self.store.commit()
 
     def step(self) -> Report:
         """One round: drawn, charged, trained, released; then evaluated and checkpointed if it is time to."""
         began = time.perf_counter()
         round = self.progress.round
-        self._settle()
-        asked = self._draw(round)
-        cohort = self._present(round, asked)
-        self.purse.charge(round, self.plan.accounts(cohort))
+        with self.clock.section("sampling"):
+            self._settle()
+            asked = self._draw(round)
+            cohort = self._present(round, asked)
+        with self.clock.section("ledger"):
+            self.purse.charge(round, self.plan.accounts(cohort))
         self.progress = self._release(cohort)
         seconds = time.perf_counter() - began
         last = self.progress.round == self.plan.setting.rounds
@@ -242,15 +252,16 @@ class Run:
         round, server, public = self.progress
         engine = self.engine
         gathered = self._rows() if engine.method.gather else None
-        totals = engine.round(server.view, public, cohort, round, self.store, self._shapes.upload, gathered)
-        if engine.method.idles:
-            engine.idle(server.view, cohort, round, self.store)
-        noise = Seeded.of(engine.seed, "server", round)
-        mean, public = self.plan.release.decode(public, totals, noise)
-        if mean is None:  # the round is discarded
-            return Progress(round + 1, server, public)
-        received = mean if gathered is None else tree.split(gathered)
-        server = engine.method.server(server, received, self.plan.setting.rate)
+        with self.clock.section("local training"):
+            totals = engine.round(server.view, public, cohort, round, self.store, self._shapes.upload, gathered)
+            if engine.method.idles:
+                engine.idle(server.view, cohort, round, self.store)
+        with self.clock.section("release"):
+            mean, public = self.plan.release.decode(public, totals, Seeded.of(engine.seed, "server", round))
+            if mean is None:  # the round is discarded
+                return Progress(round + 1, server, public)
+            received = mean if gathered is None else tree.split(gathered)
+            server = engine.method.server(server, received, self.plan.setting.rate)
         return Progress(round + 1, server, public)
 
     def _rows(self) -> Tree:

@@ -23,7 +23,14 @@ MEMORY_LIMIT = 64 * 2**20  # above this a population's states go to disk
 
 
 class Store(Protocol):
-    touched: np.ndarray  # bool [clients]: who has taken part, or trained alone where a method idles
+    @property
+    def touched(self) -> np.ndarray:
+        """bool [clients]: who has taken part, or trained alone where a method idles."""
+        ...
+
+    def expect(self, clients: np.ndarray) -> None:
+        """These will be read soon: a chance to fetch them beside other work."""
+        ...
 
     def read(self, clients: np.ndarray, first: Tree) -> Tree:
         """States, one row a client; `first` for those that have not taken part."""
@@ -58,6 +65,8 @@ class NoStates:
 
     def __init__(self, clients: int) -> None:
         self.touched = np.zeros(clients, bool)
+
+    def expect(self, clients: np.ndarray) -> None: ...
 
     def read(self, clients: np.ndarray, first: Tree) -> Tree:
         return {}
@@ -109,18 +118,22 @@ class FileStore(NoStates):
         self._dirty = np.zeros(clients, bool)  # written since, in the other slot
         self._file = _Rows(folder, 2 * clients, self._width * self._dtype.itemsize)
 
+    def expect(self, clients: np.ndarray) -> None:
+        for client in clients[self.touched[clients]]:
+            self._file.expect(self._place(client))
+
     def read(self, clients: np.ndarray, first: Tree) -> Tree:
         rows = torch.zeros(len(clients), self._width, dtype=self._dtype)
         for row, client in zip(rows.numpy(), clients, strict=True):
             if self.touched[client]:
-                self._file.read(int(self._place(client)), memoryview(row).cast("B"))
+                self._file.read(self._place(client), memoryview(row).cast("B"))
         return _with_first(rows, self.touched[clients], first)
 
     def write(self, clients: np.ndarray, states: Tree) -> None:
         rows = tree.flatten(states, 1).contiguous().numpy()
         self._dirty[clients] = True
         for row, client in zip(rows, clients, strict=True):
-            self._file.write(int(self._place(client)), memoryview(row).cast("B"))
+            self._file.write(self._place(client), memoryview(row).cast("B"))
         super().write(clients, states)
 
     def prepare(self) -> Tree:
@@ -156,6 +169,10 @@ class _Rows:
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
             os.close(self._fd)
+
+    def expect(self, place: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, place * self._size, self._size, os.POSIX_FADV_WILLNEED)
 
     def read(self, place: int, into: memoryview) -> None:
         with storage(self._path):

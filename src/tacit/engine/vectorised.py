@@ -62,6 +62,7 @@ class Vectorised(Clients):
 
         With `gathered`, whose leaves have a row for each client, every message is also written into its own row.
         """
+        store.expect(cohort)
         given, chunks = Broadcast(view, public, round), list(self.chunking.split(cohort))
         if self.recorded:
             for clients in chunks:  # in this thread alone: nothing else may run while a program is recorded

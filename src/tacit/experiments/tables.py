@@ -1,6 +1,6 @@
 """Tables for the terminal. Accuracies are marked as simulation only, every epsilon stands beside its unit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -64,6 +64,19 @@ def comparison(several: Sequence[Findings]) -> Group:
         accuracy.add_section()
         privacy.add_section()
     return Group(accuracy, "", privacy)
+
+
+def profile_table(seconds: Mapping[str, float], total: float) -> Table:
+    """Where a run's time went; what is in no section (data, calibration, reports) is the last row."""
+    table = _table("where the time went", "wall clock; storage is also read and written inside of training")
+    table.add_column("section")
+    table.add_column("seconds", justify="right")
+    table.add_column("share", justify="right")
+    for name, taken in [*seconds.items(), ("data, calibration, reports", total - sum(seconds.values()))]:
+        table.add_row(name, f"{taken:.2f}", f"{taken / total:.0%}")
+    table.add_section()
+    table.add_row("all", f"{total:.2f}", "")
+    return table
 
 
 def _table(title: str, caption: str | None) -> Table:
