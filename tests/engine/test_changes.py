@@ -195,15 +195,15 @@ def test_with_ratio_zero_those_that_opt_out_are_asked_and_those_that_come_back_a
 
 def test_optimal_weights_survive_that_everybody_turns_private_and_back() -> None:
     it = started(replace(GROUPED, plan=plans.Grouped(Fixed(0.5), ratio="optimal")), steps=2)
-    learned = it.progress.public["merge/gaps"].clone()
+    learned = it.progress.public["merge/means"].clone()
     assert learned.abs().sum() > 0
     it.change([f"c{k}" for k in range(16, 20)], "private")
     step(it, 2)
-    assert torch.equal(it.progress.public["merge/gaps"], learned)
+    assert torch.equal(it.progress.public["merge/means"], learned)
     assert it.progress.public["merge/weights"].tolist() == pytest.approx([0.8, 0.2, 0.0])
     it.change("c19", "open")
     step(it, 1)
-    assert not torch.equal(it.progress.public["merge/gaps"], learned)
+    assert not torch.equal(it.progress.public["merge/means"], learned)
     assert float(it.progress.public["merge/weights"].sum()) == pytest.approx(1.0)
 
 

@@ -57,6 +57,11 @@ def test_a_cell_of_another_version_is_computed_again(tmp_path: Path) -> None:
         assert found["v"] == (1.0 if about == "one" else 2.0)
 
 
+def test_repetitions_that_chose_the_settings_are_not_reported() -> None:
+    made = reproduce.Reproduction("x", "X", "-", lambda bench: [str(list(bench.repetitions))], seeds=3, first=2)
+    assert made.run(quiet(), False, None).parts == ["[2, 3, 4]"]
+
+
 def test_a_broken_cache_is_computed_again(tmp_path: Path) -> None:
     bench = reproduce.Bench(quiet(), False, 1, tmp_path, "x")
     bench.cell({"a": 1}, lambda: {"v": 1})

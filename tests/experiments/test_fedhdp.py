@@ -13,29 +13,16 @@ from rich.console import Console
 
 from tacit.engine.assemble import assemble
 from tacit.experiments.build import build_method, build_privacy, build_training
-from tacit.experiments.papers import fedhdp, fedhdp_cell, fedhdp_incentive, fedhdp_selection
+from tacit.experiments.papers import fedhdp, fedhdp_cell, fedhdp_incentive, fedhdp_overview, fedhdp_selection
 from tacit.experiments.papers.fedhdp_paper import printed, ratios, tables
-from tacit.experiments.papers.fedhdp_recipe import (
-    DP_FEDAVG,
-    MENU,
-    MNIST,
-    NON_PRIVATE,
-    OPTIMAL,
-    SEVERE,
-    SKEWED,
-    WRITERS,
-    WRITERS_AT_PAPERS_NOISE,
-    WRITERS_CNN,
-    Recipe,
-    at,
-)
+from tacit.experiments.papers.fedhdp_recipe import DP_FEDAVG, MENU, MNIST, NON_PRIVATE, OPTIMAL, SEVERE, Recipe, at
 from tacit.experiments.reproduce import REGISTRY, Bench, Reproduction, find
-from tacit.experiments.reproduce_page import Page, show, write
+from tacit.experiments.reproduce_page import Page, Results, show, write
 from tacit.federation.pools import Ids, Pool
 from tacit.privacy.noise import Seeded
 from tacit.privacy.release import Grouped, Totals
 
-RECIPES = (MNIST, SKEWED, WRITERS, WRITERS_AT_PAPERS_NOISE, WRITERS_CNN)
+RECIPES = tuple(plan.recipe for plans in fedhdp.PAGES.values() for plan in plans)
 ARMS = (NON_PRIVATE, DP_FEDAVG, at(0), at(0.01), at(1), OPTIMAL, SEVERE, MENU)
 TINY = replace(MNIST, clients=40, rate=0.5, rounds=4, hidden=(8,), noise=1.0)
 
@@ -191,13 +178,24 @@ def test_what_opting_out_gains_is_compared_client_by_client(pool: Pool, bench: B
 def test_the_record_of_the_selection_names_what_was_chosen(pool: Pool, tmp_path: Path) -> None:
     tried = {NON_PRIVATE: [{"lr": 0.2}], DP_FEDAVG: [{"server_lr": 0.1}, {"target": 0.3}]}
     bench = Bench(Console(quiet=True), False, 1, tmp_path / "cells")
-    parts = fedhdp_selection.tables(bench, "tiny", TINY, tried)
+    search = fedhdp_selection.Search("tiny", TINY, tried, 0.1, (0.1,), personal_lrs=(0.5, 1.0))
+    parts = fedhdp_selection.tables(bench, search)
     text = write(Page("t", "p", parts), tmp_path, "tiny", "-").read_text()
-    assert text.count("chosen |") == 2
+    assert text.count("chosen |") == 3
     assert "judged by dp-fedavg" in text
 
 
+def test_the_overview_says_what_was_reached(pool: Pool, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = (fedhdp.Plan(TINY, (0.0, 0.1, 1.0), menu=True),)
+    monkeypatch.setattr(fedhdp_overview, "PAGES", {"tiny.md": plans})
+    for name in ("MNIST", "SKEWED", "WRITERS_AT_PAPERS_NOISE"):
+        monkeypatch.setattr(fedhdp_overview, name, TINY)
+    tables = [part for part in fedhdp_overview.make(bench) if isinstance(part, Results)]
+    assert [line[0] for line in tables[0].rows] == ["[mnist](tiny.md)"]
+    assert {line[-1] for line in tables[1].rows} <= {"yes", "**no**"}
+
+
 def test_every_page_of_fedhdp_is_registered() -> None:
-    names = [name for name in REGISTRY if name.startswith("fedhdp/")]
+    names = [name for name in REGISTRY if name.startswith("fedhdp")]
     assert [find(name).name for name in names] == names
     assert len({find(name).cells for name in names}) == 1  # they share cells

@@ -6,6 +6,7 @@ import torch
 
 from tacit.engine.loop import Run
 from tacit.methods import Multitask
+from tacit.methods.coordinate_ascent import sweep
 from tacit.methods.covariance import correlation, identity, learned, mean_regularised, safe_correction
 from tacit.methods.dual_losses import LOSSES
 from tacit.multitask.objective import objective
@@ -23,6 +24,23 @@ def weights(run: Run) -> np.ndarray:
 
 def kind_of(loss: str) -> str:
     return "real" if loss == "squared" else "classes"
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_sweep_is_one_step_after_the_other(loss: str) -> None:
+    """For several devices at once, and rows without mask stay where they are."""
+    draw = torch.Generator().manual_seed(0)
+    x, start, rule = torch.randn(3, 6, 4, generator=draw), torch.rand(3, 6, 2, generator=draw), LOSSES[loss]
+    gram, margins = x @ x.mT, torch.randn(3, 6, 2, generator=draw)
+    y = torch.randint(2, (3, 6, 2), generator=draw) * 2.0 - 1
+    mask, alpha = torch.arange(6) < torch.tensor([6, 4, 1]).unsqueeze(1), start * y
+    found = torch.func.vmap(lambda *given: sweep(loss, *given))(gram, margins, alpha, y, mask)
+    for k in range(3):
+        now, deltas = margins[k].clone(), torch.zeros(6, 2)
+        for i in range(int(mask[k].sum())):
+            deltas[i] = rule.step(alpha[k, i], now[i], gram[k, i, i], y[k, i]) - alpha[k, i]
+            now += gram[k, i].unsqueeze(1) * deltas[i]
+        assert torch.allclose(found[k], deltas, atol=1e-5)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

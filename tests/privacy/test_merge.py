@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tacit.core import Tree
 from tacit.errors import TacitError
-from tacit.privacy.merge import Optimal, Released, best_weights, euclidean
+from tacit.privacy.merge import Known, Optimal, Released, best_weights, euclidean
 
 positive = st.floats(1e-3, 1e3)
 
@@ -75,21 +76,64 @@ def released(centre: float, noise: float, expected: float, power: float, draw: t
     return Released({"w": centre + std * torch.randn(d, generator=draw, dtype=torch.float64)}, noise, expected)
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.5, 5.0])
-def test_the_distance_between_levels_is_estimated_without_bias(gap: float) -> None:
-    rule, draw = Optimal((0.05, 0.95), memory=0.99), torch.Generator().manual_seed(0)
+def weighed(rule: Optimal, rounds: int, gap: float) -> tuple[Tensor, Tree]:
+    """Open and private levels whose true means are `gap` apart, squared; uploads' power 3, noise .4 on the private."""
+    draw = torch.Generator().manual_seed(0)
     state, weights = rule.start(2), torch.zeros(2)
-    for _ in range(800):
+    for _ in range(rounds):
         levels = [released((gap / 1000) ** 0.5, 0.0, 5, 3.0, draw), released(0.0, 0.4, 95, 3.0, draw)]
         weights, state = rule.weigh(state, levels, torch.tensor(3.0))
-    assert float(state["gaps"][0, 1] / state["seen"]) == pytest.approx(gap, abs=0.03)
-    v_open, v_private = 3.0 / 5, 3.0 / 95 + 0.4
-    expected = (0.05 * 100 * gap + v_private) / (100 * gap + v_open + v_private)
-    assert float(weights[0]) == pytest.approx(expected, abs=0.25 if gap == 0 else 0.02)
+    return weights, state
+
+
+V_OPEN, V_PRIVATE = 3.0 / 5, 3.0 / 95 + 0.4
+BY_CHANCE = 3.0 * (1 / 100 + 1 / 1900)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.5, 5.0])
+def test_weights_are_those_of_the_true_distance_but_never_nearer_than_chance(gap: float) -> None:
+    weights, _ = weighed(Optimal((100, 1900)), 400, gap)
+    cost = 100 * max(gap, BY_CHANCE)
+    assert float(weights[0]) == pytest.approx((0.05 * cost + V_PRIVATE) / (cost + V_OPEN + V_PRIVATE), abs=0.02)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.5, 5.0])
+def test_the_distance_between_levels_is_estimated_without_bias(gap: float) -> None:
+    """With little error: noise is averaged over the rounds before it is squared, so it falls with their number."""
+    _, state = weighed(Optimal((100, 1900), memory=0.99), 800, gap)
+    known = Known(*(state[name] for name in ("means", "seen", "spread", "power")))
+    effective = (1 + 0.99) / (1 - 0.99)
+    variance = (V_OPEN + V_PRIVATE) / effective
+    error = (2 * variance**2 / 1000 + 4 * variance / 1000 * gap) ** 0.5
+    assert float(known.gaps()[0, 1]) == pytest.approx(gap, abs=4 * error)
+
+
+def test_over_a_horizon_no_other_weight_leaves_the_model_nearer_to_where_all_clients_would_take_it() -> None:
+    """T rounds of drift: squared distance T^2 bias^2 + T variance."""
+    rounds, gap, rho = 200, 0.05, 0.05
+    cost = {w / 1000: rounds**2 * (w / 1000 - rho) ** 2 * gap + rounds * _spread(w / 1000) for w in range(1001)}
+    found = best_weights(numbers(rho, 1 - rho), two(gap) * rounds, numbers(V_OPEN, V_PRIVATE))
+    assert float(found[0]) == pytest.approx(min(cost, key=cost.__getitem__), abs=1e-3)
+
+
+def _spread(w: float) -> float:
+    return w**2 * V_OPEN + (1 - w) ** 2 * V_PRIVATE
+
+
+def test_clients_that_are_all_the_same_are_as_near_as_their_means() -> None:
+    """Uploads that do not differ leave nothing to chance: the plain inverse variance."""
+    rule, draw = Optimal((100, 1900)), torch.Generator().manual_seed(0)
+    state, weights = rule.start(2), torch.zeros(2)
+    for _ in range(50):
+        same = {"w": torch.full((1000,), (3.0 / 1000) ** 0.5, dtype=torch.float64)}
+        noisy = {"w": same["w"] + (0.4 / 1000) ** 0.5 * torch.randn(1000, generator=draw, dtype=torch.float64)}
+        levels = [Released(same, 0.0, 5), Released(noisy, 0.4, 95)]
+        weights, state = rule.weigh(state, levels, torch.tensor(3.0))
+    assert float(weights[0]) == pytest.approx(V_PRIVATE / (V_OPEN + V_PRIVATE), abs=0.02)
 
 
 def test_a_level_that_released_nothing_has_no_weight() -> None:
-    rule, draw = Optimal((0.2, 0.0, 0.8)), torch.Generator().manual_seed(0)
+    rule, draw = Optimal((20, 0, 80)), torch.Generator().manual_seed(0)
     levels = [released(0.0, 0.0, 5, 1.0, draw), None, released(0.0, 0.4, 95, 1.0, draw)]
     weights, _ = rule.weigh(rule.start(3), levels, torch.tensor(1.0))
     assert float(weights[1]) == 0
@@ -99,4 +143,4 @@ def test_a_level_that_released_nothing_has_no_weight() -> None:
 @pytest.mark.parametrize("options", [{"horizon": 0.0}, {"horizon": -1.0}, {"memory": 1.0}])
 def test_impossible_rules_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(TacitError):
-        Optimal((0.5, 0.5), **options)
+        Optimal((1, 1), **options)

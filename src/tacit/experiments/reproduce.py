@@ -29,6 +29,7 @@ REGISTRY: Final[dict[str, str]] = {
     "estimation/mixture": "tacit.experiments.reproduce_mixture",
     "estimation/scale": "tacit.experiments.reproduce_scale",
     "multitask/har": "tacit.experiments.reproduce_multitask",
+    "fedhdp": "tacit.experiments.papers.fedhdp_overview",
     "fedhdp/selection": "tacit.experiments.papers.fedhdp_selection",
     "fedhdp/mnist": "tacit.experiments.papers.fedhdp:MNIST_PAGE",
     "fedhdp/mnist-skewed": "tacit.experiments.papers.fedhdp:SKEWED_PAGE",
@@ -56,6 +57,7 @@ class Bench:
     seeds: int
     cache: Path | None
     about: str = ""
+    first: int = 0  # repetitions before it had a part in choosing settings, and are not reported
     asked: list[int] = field(default_factory=list)
 
     def cell(self, config: Mapping[str, Any], compute: Callable[[], Cell]) -> Cell:
@@ -71,10 +73,15 @@ class Bench:
             _keep(path, text, found)
         return found
 
+    @property
+    def repetitions(self) -> range:
+        """The seeds that are reported."""
+        return range(self.first, self.first + self.seeds)
+
     def over_seeds(self, config: Mapping[str, Any], compute: Callable[[int], Cell]) -> dict[str, list[Any]]:
         """One cell a seed, gathered by figure; says so as it goes."""
         self.console.print(f"  {', '.join(f'{key} {value}' for key, value in config.items())}", style="dim")
-        cells = [self.cell({**config, "seed": seed}, lambda seed=seed: compute(seed)) for seed in range(self.seeds)]
+        cells = [self.cell({**config, "seed": seed}, lambda seed=seed: compute(seed)) for seed in self.repetitions]
         return {name: [cell[name] for cell in cells] for name in cells[0]}
 
 
@@ -89,13 +96,14 @@ class Reproduction:
     seeds: int = 20
     version: int = 1
     cells: str = ""  # a name for the cells where several pages share them; otherwise the page's own
+    first: int = 0  # the first seed that is reported
 
     def run(self, console: "Console", full: bool, seeds: int | None, cache: Path | None = None) -> Page:
         """Paper and measured side by side; cells already in `cache` are not computed again."""
         cells = self.cells or self.name
         place = None if cache is None else cache / cells.replace("/", "-")
         about = f"{cells} version {self.version}"
-        bench = Bench(console, full, self.seeds if seeds is None else seeds, place, about)
+        bench = Bench(console, full, self.seeds if seeds is None else seeds, place, about, self.first)
         return Page(self.title, self.paper, self.make(bench))
 
 

@@ -80,8 +80,8 @@ def _verdict(p: float) -> str:
 
 def _sharing(bench: Bench) -> Picture:
     recipe = OPEN["learned covariance"]
-    config = {"what": "learned covariance", "recipe": repr(recipe), "seed": 0}
-    cell = bench.cell(config, lambda: measure(recipe, 0))
+    config = {"what": "learned covariance", "recipe": repr(recipe), "seed": bench.first}
+    cell = bench.cell(config, lambda: measure(recipe, bench.first))
     figure = Sharing(cell["ids"], np.array(cell["correlation"]), np.array(cell["origin"])).figure()
     return Picture("sharing", "Who learns from whom: learned correlation of tasks, alike people together.", (), figure)
 
@@ -98,8 +98,8 @@ def _convergence(bench: Bench) -> Picture:
         curves = []
         for at, (name, epsilon) in enumerate((("not private", None), ("record-level eps 8", 8.0))):
             recipe = _varied(epsilon, devices)
-            config = {"what": "primal", "recipe": repr(recipe), "seed": 0}
-            cell = bench.cell(config, lambda r=recipe: measure(r, 0, history=True))
+            config = {"what": "primal", "recipe": repr(recipe), "seed": bench.first}
+            cell = bench.cell(config, lambda r=recipe: measure(r, bench.first, history=True))
             curves.append(Curve(name, cell["rounds"], cell["primal"], COLORS[at]))
         panels.append(Panel(title, "round", "primal objective", curves))
     return Picture("objective", "Figure 2: the primal objective over rounds, one repetition.", panels)
@@ -129,13 +129,32 @@ def _heterogeneity(bench: Bench) -> list[Part]:
     panels = [
         _panel("device variability tau", TAUS, taus, bench.seeds), _panel("dropping out", DROPS, drops, bench.seeds)
     ]  # fmt: skip
+    parts.append(_robustness(taus))
     parts.append(Picture("devices", "Figures 3 and 4: test error against device heterogeneity.", panels))
     return parts
 
 
-def _range(values: list[np.ndarray]) -> str:
+def _spread(values: list[np.ndarray]) -> float:
     means = [float(each.mean()) for each in values]
-    return f"{max(means) - min(means):.3f} ({'below' if max(means) - min(means) < 0.01 else 'ABOVE'} one point)"
+    return max(means) - min(means)
+
+
+def _range(values: list[np.ndarray]) -> str:
+    return f"{_spread(values):.3f} ({'below' if _spread(values) < 0.01 else 'ABOVE'} one point)"
+
+
+def _robustness(taus: Mapping[str, list[np.ndarray]]) -> str:
+    """Whether the paper's claim, the same error for every tau, was found again; plainly."""
+    failed = {name: _spread(values) for name, values in taus.items() if _spread(values) >= 0.01}
+    if not failed:
+        return "**Robust to tau**, as the paper says: the mean error varies by less than one point in both settings."
+    where = " and ".join(f"{100 * by:.1f} points ({name})" for name, by in failed.items())
+    held = [name for name in taus if name not in failed]
+    beside = f" It holds for {' and '.join(held)}." if held else ""
+    return (
+        f"**The paper's robustness to tau does not hold here.** From tau = 0 to 1 the mean error varies by {where}: "
+        f"devices that do less work in the same number of rounds stay further from their optimum.{beside}"
+    )
 
 
 def _panel(x: str, places: tuple[float, ...], found: Mapping[str, list[np.ndarray]], seeds: int) -> Panel:
@@ -208,8 +227,8 @@ def _large(said: AsPublished) -> str:
 
 _INTRODUCTION: Final = """UCI HAR, 30 people, sitting against the rest, rows of norm one; a quarter of each person's
 segments tests (windows overlap by half, so a split by row would test on training data). Each device takes off the mean
-of its own rows; under a record-level plan a noisy one, charged as one more gradient. **The settings were chosen by the
-test error of the first two repetitions**, so that their figures are optimistic; the others had no part in it."""
+of its own rows; under a record-level plan a noisy one, charged as one more gradient. The settings were chosen by
+the test error of two further repetitions (splits 0 and 1), which are not reported."""
 _PAPER_SAYS: Final = "The paper: almost the same error for every tau; with privacy, the least at drop .2."
 _READING: Final = """**Reading.** Record-level epsilon protects one window of a person, device-level epsilon all that
 a person has: the two cannot be compared. With thirty devices a device-level message carries noise of many times its own
@@ -223,4 +242,5 @@ REPRODUCTION: Final = Reproduction(
     paper="Personalized federated learning with differential privacy (paper 3), Section VII, Figures 2 to 5.",
     make=make,
     seeds=10,
+    first=2,
 )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.methods.dual_losses import LOSSES
+from tacit.methods.dual_losses import LOSSES, Quadratic
 
 
 def sweep(loss: str, gram: Tensor, margins: Tensor, alpha: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -21,13 +21,36 @@ def sweep(loss: str, gram: Tensor, margins: Tensor, alpha: Tensor, y: Tensor, ma
 
 
 def _rows_first(loss: str, gram: Tensor, margins: Tensor, alpha: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    """gram [rows, rows, devices], the others [rows, devices, columns]; overwrites `margins`."""
-    rule, tiny = LOSSES[loss], torch.finfo(gram.dtype).tiny
-    curvature = gram.diagonal(dim1=0, dim2=1).T.clamp(min=tiny).unsqueeze(-1)
-    real, effect, deltas = mask.unsqueeze(-1).to(alpha.dtype), gram.unsqueeze(-1), torch.zeros_like(alpha)
+    """gram [rows, rows, devices], the others [rows, devices, columns]; may overwrite `margins`."""
+    rule = LOSSES[loss]
+    curvature = gram.diagonal(dim1=0, dim2=1).T.clamp(min=torch.finfo(gram.dtype).tiny).unsqueeze(-1)
+    real = mask.unsqueeze(-1)
+    if isinstance(rule, Quadratic):
+        return _clipped_steps(rule, gram.unsqueeze(-1), curvature, margins, alpha, y, real)
+    deltas, effect, real = torch.zeros_like(alpha), gram.unsqueeze(-1), real.to(alpha.dtype)
     for i in range(len(alpha)):
         delta = torch.mul(rule.step(alpha[i], margins[i], curvature[i], y[i]) - alpha[i], real[i], out=deltas[i])
         margins[i + 1 :].addcmul_(effect[i, i + 1 :], delta)
+    return deltas
+
+
+def _clipped_steps(
+    rule: Quadratic, effect: Tensor, curvature: Tensor, margins: Tensor, alpha: Tensor, y: Tensor, real: Tensor
+) -> Tensor:
+    """The same, where a row's best alpha is linear in the margins but for its bounds: three operations a row.
+
+    What is carried from row to row is every row's best alpha without bounds, instead of the margins.
+    """
+    low, high = (torch.where(real, bound, alpha) for bound in rule.bounds(y))  # rows without mask stay
+    best = rule.free(alpha, margins, curvature, y)
+    effect = effect / (curvature + rule.smooth)  # on the rows of the second dimension
+    deltas = torch.empty_like(alpha)
+    rows = zip(
+        best.unbind(), low.unbind(), high.unbind(), alpha.unbind(), deltas.unbind(), effect.unbind(), strict=True
+    )
+    for i, (free, least, most, old, delta, moves) in enumerate(rows, start=1):
+        torch.sub(torch.clamp(free, least, most), old, out=delta)
+        best[i:].addcmul_(moves[i:], delta, value=-1)
     return deltas
 
 

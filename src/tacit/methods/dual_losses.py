@@ -28,7 +28,28 @@ class DualLoss(Protocol):
 
 
 @dataclass(frozen=True)
-class SmoothHinge:
+class Quadratic:
+    """A loss whose conjugate is smooth alpha^2 / 2 - alpha y on an interval: its best step is a clipped linear one."""
+
+    smooth: float
+
+    def bounds(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The feasible alphas."""
+        raise NotImplementedError
+
+    def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
+        return self.smooth / 2 * alpha.square() - alpha * y
+
+    def free(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor:
+        """The best alpha if there were no bounds."""
+        return old + (y - g - self.smooth * old) / (s + self.smooth)
+
+    def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor:
+        return self.free(old, g, s, y).clamp(*self.bounds(y))
+
+
+@dataclass(frozen=True)
+class SmoothHinge(Quadratic):
     """max(0, 1 - y u), with its corner rounded over a width of `smooth`; y is -1 or 1, alpha y lies in [0, 1]."""
 
     smooth: float = 0.5
@@ -41,12 +62,8 @@ class SmoothHinge:
             short < self.smooth, short.clamp(min=0).square() / (2 * self.smooth), short - self.smooth / 2
         )
 
-    def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
-        return -alpha * y + self.smooth / 2 * alpha.square()
-
-    def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor:
-        b = old * y
-        return y * (b + (1 - y * g - self.smooth * b) / (s + self.smooth)).clamp(0, 1)
+    def bounds(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        return y.clamp(max=0), y.clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -57,17 +74,17 @@ class Hinge(SmoothHinge):
 
 
 @dataclass(frozen=True)
-class Squared:
+class Squared(Quadratic):
     """(u - y)^2 / 2, for real targets or for classes as -1 and 1."""
+
+    smooth: float = 1.0
 
     def value(self, u: Tensor, y: Tensor) -> Tensor:
         return (u - y).square() / 2
 
-    def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
-        return alpha.square() / 2 - alpha * y
-
-    def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor:
-        return old + (y - g - old) / (1 + s)
+    def bounds(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        anything = torch.full_like(y, torch.inf)
+        return -anything, anything
 
 
 @dataclass(frozen=True)

@@ -61,16 +61,17 @@ class Weighted:
 class Optimal:
     """Weights that minimise `horizon` x squared bias + variance, estimated from what was released.
 
-    Plain inverse variance trusts the open clients almost alone, and drifts towards them: a bias adds up over rounds
-    while noise averages out. `horizon` says over how many rounds. The bias is that of the merged mean against the
-    clients' own shares; squared distances between levels' true means are running averages over about
-    1 / (1 - memory) rounds in which both levels were asked, debiased and floored at zero. Without distance: inverse
-    variance; far apart: shares.
+    Plain inverse variance trusts the open clients almost alone, and drifts towards them: over T rounds a bias moves the
+    model by T times itself, noise by sqrt(T). `horizon` is that T. The bias is that of the merged mean against the
+    clients' own shares, and comes of the distances between levels. They are measured between running means over about
+    1 / (1 - memory) rounds, where noise has averaged out before it is squared; then debiased; and they are no less than
+    a random choice of clients would make them: the same few are asked again and again, so that what sets them apart
+    from the rest does not average out. Without distance: inverse variance; far apart: shares.
     """
 
-    shares: tuple[float, ...]
+    clients: tuple[float, ...]  # of each level, that are asked
     horizon: float = 100.0
-    memory: float = 0.95
+    memory: float = 0.98
 
     def __post_init__(self) -> None:
         if not self.horizon > 0:
@@ -79,33 +80,63 @@ class Optimal:
             raise TacitError(f"the memory of optimal weights must lie in [0, 1), not {self.memory}")
 
     def start(self, levels: int) -> Tree:
-        zeros = torch.zeros(levels, levels, dtype=torch.float64)
-        shares = torch.tensor(self.shares).double()
-        return {"gaps": zeros, "met": zeros.clone(), "power": zeros[0, 0], "seen": zeros[0, 0], "weights": shares}
+        zeros, clients = torch.zeros(levels, dtype=torch.float64), torch.tensor(self.clients, dtype=torch.float64)
+        return {"seen": zeros, "spread": zeros.clone(), "power": zeros.clone(), "weights": clients / clients.sum()}
 
     def asks(self, level: int) -> bool:
-        return self.shares[level] > 0
+        return self.clients[level] > 0
 
     def weigh(self, state: Tree, released: Sequence[Released | None], power: Tensor) -> tuple[Tensor, Tree]:
-        seen = self.memory * state["seen"] + 1 - self.memory  # the running average's own weight so far
-        power = self.memory * state["power"] + (1 - self.memory) * power.double()
         here = [j for j, level in enumerate(released) if level is not None]
-        variance = {j: _variance(released[j], power / seen) for j in here}
-        gaps, met = state["gaps"].clone(), state["met"].clone()  # levels that did not meet in this round keep theirs
-        for i in here:
-            for j in here:
-                gap = 0.0 if i == j else _distance(released[i], released[j]) - variance[i] - variance[j]
-                gaps[i, j] = self.memory * gaps[i, j] + (1 - self.memory) * gap
-                met[i, j] = self.memory * met[i, j] + 1 - self.memory
-        shares = torch.tensor([self.shares[j] for j in here], dtype=torch.float64)
-        found = best_weights(
-            shares / shares.sum(),
-            euclidean((gaps / met)[here][:, here]) * self.horizon,
-            torch.stack([variance[j] for j in here]),
-        )
+        levels = [level for level in released if level is not None]
+        state = self._remember(state, here, levels, power)
+        clients = torch.tensor(self.clients, dtype=torch.float64)[here]
+        known = Known(*(state[name][here] for name in ("means", "seen", "spread", "power")))
+        gaps = euclidean(known.gaps().maximum(by_chance(known.between(levels), clients)))
+        variance = torch.stack([_variance(level, own) for level, own in zip(levels, known.power, strict=True)])
         weights = torch.zeros(len(released), dtype=torch.float64)
-        weights[here] = found
-        return weights, {"gaps": gaps, "met": met, "power": power, "seen": seen, "weights": weights}
+        weights[here] = best_weights(clients / clients.sum(), gaps * self.horizon, variance)
+        return weights, state | {"weights": weights}
+
+    def _remember(self, state: Tree, here: list[int], levels: Sequence[Released], power: Tensor) -> Tree:
+        """Running sums with this round in them; levels that released nothing keep theirs."""
+        now, fresh = {name: leaf.clone() for name, leaf in state.items()}, 1 - self.memory
+        now.setdefault("means", torch.zeros(len(self.clients), tree.size(levels[0].mean)))
+        for j, level in zip(here, levels, strict=True):
+            now["seen"][j] += fresh * (1 - now["seen"][j])
+            now["power"][j] += fresh * (power.double() - now["power"][j])
+            own = _variance(level, now["power"][j] / now["seen"][j])
+            now["spread"][j] = self.memory**2 * now["spread"][j] + fresh**2 * own
+            now["means"][j].lerp_(tree.flatten(level.mean).to(now["means"].dtype), fresh)
+        return now
+
+
+class Known:
+    """What running sums tell of levels: their means, the variance of these, and the power of uploads.
+
+    `seen` is the weight that the rounds so far have in a running sum.
+    """
+
+    def __init__(self, means: Tensor, seen: Tensor, spread: Tensor, power: Tensor) -> None:
+        self.means = means.double() / seen.unsqueeze(1)
+        self.spread, self.power = spread / seen.square(), power / seen
+
+    def gaps(self) -> Tensor:
+        """Squared distances between the true means, without bias: some may come out negative."""
+        found = (self.means.unsqueeze(0) - self.means.unsqueeze(1)).square().sum(-1)
+        return (found - self.spread.unsqueeze(0) - self.spread.unsqueeze(1)).fill_diagonal_(0)
+
+    def between(self, levels: Sequence[Released]) -> Tensor:
+        """The variance between clients: the power of open uploads, without that of their mean."""
+        opted_out = [j for j, level in enumerate(levels) if level.noise == 0]
+        common = self.means.square().sum(1) - self.spread
+        found = (self.power - common)[opted_out] if opted_out else self.power
+        return found.mean().clamp(min=0)
+
+
+def by_chance(between: Tensor, clients: Tensor) -> Tensor:
+    """Expected squared distances of levels' means if clients, with variance `between`, had been dealt at random."""
+    return between * (1 / clients.unsqueeze(0) + 1 / clients.unsqueeze(1)).fill_diagonal_(0)
 
 
 def euclidean(gaps: Tensor) -> Tensor:
@@ -146,13 +177,6 @@ def _on_the_plane(shares: Tensor, gaps: Tensor, variance: Tensor, kept: list[int
     return weights
 
 
-def _variance(level: Released | None, power: Tensor) -> Tensor:
+def _variance(level: Released, power: Tensor) -> Tensor:
     """Of a sum over a Poisson cohort, divided by the expected count: the uploads' power, and the noise."""
-    assert level is not None
     return power / level.expected + level.noise
-
-
-def _distance(a: Released | None, b: Released | None) -> Tensor:
-    assert a is not None
-    assert b is not None
-    return tree.norm(tree.sub(a.mean, b.mean)).double().square()

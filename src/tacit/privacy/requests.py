@@ -43,13 +43,13 @@ class Grouped:
     """Each level has its own noise and its own epsilon; `ratio` is the weight of a private client beside an open one.
 
     1 weighs all clients alike, 0 does not ask the private ones at all, "optimal" weighs noise against bias in every
-    round (`horizon`: see `merge.Optimal`).
+    round (`horizon`: see `merge.Optimal`; by default the rounds of the run).
     """
 
     clip: Clip = field(default_factory=Quantile)
     ratio: float | Literal["optimal"] = 1.0
     project: bool = False
-    horizon: float = 100.0
+    horizon: float | None = None
 
     def __post_init__(self) -> None:
         if self.ratio != "optimal" and not (isinstance(self.ratio, int | float) and 0 <= self.ratio <= 1):
@@ -57,7 +57,8 @@ class Grouped:
                 f"ratio must lie between 0 (private clients are not asked) and 1 (uniform), or be 'optimal', "
                 f"not {self.ratio!r}"
             )
-        Optimal((1.0,), self.horizon)
+        if self.horizon is not None:
+            Optimal((1.0,), self.horizon)
 
     def plan(self, setting: Setting) -> Plan:
         menu = setting.choices.menu.levels
@@ -99,7 +100,7 @@ class Grouped:
             return Weighted(_weights(menu, counts, self.ratio)), ()
         if setting.choices.private.all():
             return Weighted(_weights(menu, counts, 1.0)), ("nobody opted out, so optimal weights are the shares",)
-        return Optimal(tuple(n / sum(counts) for n in counts), self.horizon), ()
+        return Optimal(tuple(counts), self.horizon or setting.rounds), ()
 
 
 @dataclass(frozen=True)

@@ -5,24 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tacit.experiments.papers import fedhdp_recipe as recipes
 from tacit.experiments.papers import fedhdp_views as views
 from tacit.experiments.papers.fedhdp_cell import measure
 from tacit.experiments.papers.fedhdp_grid import grid
 from tacit.experiments.papers.fedhdp_paper import printed, ratios
-from tacit.experiments.papers.fedhdp_recipe import (
-    DP_FEDAVG,
-    MENU,
-    MNIST,
-    NON_PRIVATE,
-    OPTIMAL,
-    SEVERE,
-    SKEWED,
-    WRITERS,
-    WRITERS_AT_PAPERS_NOISE,
-    WRITERS_CNN,
-    Recipe,
-    at,
-)
+from tacit.experiments.papers.fedhdp_recipe import DP_FEDAVG, MENU, NON_PRIVATE, OPTIMAL, SEVERE, Recipe, at
 from tacit.experiments.papers.fedhdp_views import Row
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part
@@ -57,7 +45,7 @@ def make(plans: Sequence[Plan], bench: Bench) -> list[Part]:
 
 def _one(plan: Plan, bench: Bench) -> list[Part]:
     recipe = plan.recipe
-    rows = {arm: row(bench, recipe, arm) for arm in _arms(plan.ratios)}
+    rows = {arm: row(bench, recipe, arm) for arm in arms(plan.ratios)}
     parts = [
         views.setting(recipe, rows[DP_FEDAVG], plan.note),
         views.table(recipe, list(rows.values()), bench.seeds),
@@ -74,51 +62,37 @@ def _one(plan: Plan, bench: Bench) -> list[Part]:
 
 
 def _grid(bench: Bench, recipe: Recipe, strength: float) -> list[Row]:
-    return [row(bench, recipe, arm, strength) for arm in _arms(ratios(recipe.table))]
+    return [row(bench, recipe, arm, strength) for arm in arms(ratios(recipe.table))]
 
 
-def _arms(tried: Sequence[float]) -> list[str]:
+def arms(tried: Sequence[float]) -> list[str]:
     return [NON_PRIVATE, DP_FEDAVG, *map(at, tried), OPTIMAL]
 
 
-_USUAL: Final = (0.01, 0.025, 0.1, 1.0)
 _WRITERS: Final = (0.01, 0.1, 1.0)
+_MNIST_PLANS: Final = (Plan(recipes.MNIST, (0.01, 0.025, 0.1, 1.0), menu=True),)
+_SKEWED_PLANS: Final = (Plan(recipes.SKEWED, (0.0, 0.1, 0.5, 1.0)),)
+_WRITERS_PLANS: Final = (
+    Plan(recipes.WRITERS_AT_PAPERS_NOISE, _WRITERS, note="At the noise per mean of the paper."),
+    Plan(recipes.WRITERS, _WRITERS, note="At the paper's epsilon, with a sixth of its clients."),
+)
+_CNN_PLANS: Final = (Plan(recipes.WRITERS_CNN, _WRITERS),)
+PAGES: Final = {
+    "fedhdp-mnist.md": _MNIST_PLANS,
+    "fedhdp-mnist-skewed.md": _SKEWED_PLANS,
+    "fedhdp-writers.md": _WRITERS_PLANS,
+    "fedhdp-writers-cnn.md": _CNN_PLANS,
+}
+"""What each page shows, by its file."""
 
-MNIST_PAGE = Reproduction(
-    "fedhdp/mnist",
-    "FedHDP on one-digit clients of MNIST",
-    PAPER,
-    partial(make, [Plan(MNIST, _USUAL, menu=True)]),
-    seeds=3,
-    cells="fedhdp",
-)
-SKEWED_PAGE = Reproduction(
-    "fedhdp/mnist-skewed",
-    "FedHDP where all who opted out hold the digit 7",
-    PAPER,
-    partial(make, [Plan(SKEWED, (0.0, 0.1, 0.5, 1.0))]),
-    seeds=3,
-    cells="fedhdp",
-)
-WRITERS_PAGE = Reproduction(
-    "fedhdp/writers",
-    "FedHDP on the digits of 539 writers",
-    PAPER,
-    partial(
-        make,
-        [
-            Plan(WRITERS_AT_PAPERS_NOISE, _WRITERS, note="At the noise per mean of the paper."),
-            Plan(WRITERS, _WRITERS, note="At the paper's epsilon, with a sixth of its clients."),
-        ],
-    ),
-    seeds=3,
-    cells="fedhdp",
-)
-WRITERS_CNN_PAGE = Reproduction(
-    "fedhdp/writers-cnn",
-    "FedHDP with a convolutional network on the digits of 539 writers",
-    PAPER,
-    partial(make, [Plan(WRITERS_CNN, _WRITERS)]),
-    seeds=3,
-    cells="fedhdp",
+
+def _page(name: str, title: str, plans: Sequence[Plan]) -> Reproduction:
+    return Reproduction(name, title, PAPER, partial(make, plans), seeds=3, cells="fedhdp")
+
+
+MNIST_PAGE = _page("fedhdp/mnist", "FedHDP on one-digit clients of MNIST", _MNIST_PLANS)
+SKEWED_PAGE = _page("fedhdp/mnist-skewed", "FedHDP where all who opted out hold the digit 7", _SKEWED_PLANS)
+WRITERS_PAGE = _page("fedhdp/writers", "FedHDP on the digits of 539 writers", _WRITERS_PLANS)
+WRITERS_CNN_PAGE = _page(
+    "fedhdp/writers-cnn", "FedHDP with a convolutional network on the digits of 539 writers", _CNN_PLANS
 )

@@ -22,6 +22,7 @@ from tacit.federation.sources import npz_pool
 
 OWN_ROWS: Final = 50  # test images of a one-digit client, drawn from those of its digit
 VALIDATION: Final = 1 / 6  # of the training images, for selection
+_OPTIMAL_VERSION: Final = 2  # raised when the rule of `ratio = "optimal"` would choose other weights
 
 
 def federation(recipe: Recipe, seed: int, validation: bool = False) -> Federation:
@@ -102,23 +103,30 @@ def measure(bench: Bench, recipe: Recipe, arm: str, seed: int, strength: float |
     return bench.cell(key(recipe, config, "row"), compute)
 
 
-def validate(bench: Bench, recipe: Recipe, arm: str, seed: int) -> Cell:
-    """The shared model's accuracy on validation images: the one figure that hyper-parameters are chosen by."""
-    config = recipe.experiment(arm, seed, personal=False)
+def validate(bench: Bench, recipe: Recipe, arm: str, seed: int, personal: bool = False) -> Cell:
+    """Accuracies on validation images, which hyper-parameters are chosen by: the shared model's, and `personal` ones'.
+
+    The mean over clients of the personal models' accuracies is that of the clients' own validation images.
+    """
+    config = recipe.experiment(arm, seed, personal=personal)
 
     def compute() -> Cell:
         began = time.perf_counter()
         bench.console.print(f"  validation: {config.name}", style="dim")
-        result = train(recipe, config, federation(recipe, seed, validation=True), sample=1)
-        return {"accuracy": 100 * (result.scores.common or 0.0), "seconds": time.perf_counter() - began}
+        clients = federation(recipe, seed, validation=True)
+        result = train(recipe, config, clients, sample=None if personal else 1)
+        own = {"personal": 100 * float(result.scores.personal.mean())} if personal else {}
+        shared = {"accuracy": 100 * (result.scores.common or 0.0)}
+        return {**shared, **own, "seconds": time.perf_counter() - began}
 
     return bench.cell(key(recipe, config, "validation"), compute)
 
 
 def key(recipe: Recipe, config: Config, what: str) -> Cell:
     """What a cell is kept by: everything that decides its figures."""
-    beside = {"inputs": [recipe.shift, recipe.scale], "head": recipe.head}
-    return {"what": what, "experiment": decisive(full(config)), **beside}
+    beside: Cell = {"inputs": [recipe.shift, recipe.scale], "head": recipe.head}
+    rule = {"optimal": _OPTIMAL_VERSION} if config.privacy.ratio == "optimal" else {}
+    return {"what": what, "experiment": decisive(full(config)), **beside, **rule}
 
 
 def figures(result: Result) -> Cell:

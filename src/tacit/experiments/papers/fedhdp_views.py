@@ -87,6 +87,12 @@ def best(rows: Mapping[str, Row]) -> Row:
     return max(tuned(rows).values(), key=lambda row: row.accuracy)
 
 
+def closed(rows: Mapping[str, Row]) -> float:
+    """The share of the gap between DP-FedAvg and non-private that the best ratio closes."""
+    private, free = rows[DP_FEDAVG].accuracy, rows[NON_PRIVATE].accuracy
+    return (best(rows).accuracy - private) / (free - private) if free != private else float("nan")
+
+
 def order(rows: Mapping[str, Row]) -> Results:
     """The papers' claim, seed by seed: max(DP-FedAvg, r=1) < best r < non-private."""
     top = best(rows)
@@ -96,9 +102,7 @@ def order(rows: Mapping[str, Row]) -> Results:
     for seed, (private, uniform, found, optimal, free) in enumerate(several):
         holds = "yes" if max(private, uniform) < found < free else "no"
         lines.append([str(seed), *(f"{value:.2f}" for value in (private, uniform, found, optimal, free)), holds])
-    gap = rows[NON_PRIVATE].accuracy - rows[DP_FEDAVG].accuracy
-    closed = (top.accuracy - rows[DP_FEDAVG].accuracy) / gap if gap else float("nan")
-    note = f"The best ratio, {top.arm}, closes {100 * closed:.0f}% of the gap between DP-FedAvg and non-private."
+    note = f"The best ratio, {top.arm}, closes {100 * closed(rows):.0f}% of the gap between DP-FedAvg and non-private."
     heads = ["seed", DP_FEDAVG, "r=1", f"best ({top.arm})", OPTIMAL, NON_PRIVATE, "max of the first two < best < last"]
     return Results("Acc_g, seed by seed", heads, lines, note)
 
@@ -139,10 +143,10 @@ def menu(rows: Mapping[str, Row]) -> Results:
     """Three levels beside the two federations that have only one of the private ones."""
     lines = []
     for arm, row in rows.items():
-        lines.append([arm, "", "", "", "", "", _of(row.values("global")), ""])
+        lines.append([arm, "", "", "", "", "", mean_of(row.values("global")), ""])
         for name, level in row.cells[0]["levels"].items():
             own = [cell["levels"][name] for cell in row.cells]
-            accuracies = [_of([each[which] for each in own]) for which in ("global", "personal")]
+            accuracies = [mean_of([each[which] for each in own]) for which in ("global", "personal")]
             lines.append([f"- {name}", str(level["clients"]), *_guarantee(level), *accuracies])
     heads = ["", "clients", "budget", "spent, PLD", "spent, RDP", "z", "Acc_g", "Acc_l"]
     note = "Acc_g of a federation is on the common test set, that of a level on its clients' own test images."
@@ -156,7 +160,8 @@ def _guarantee(level: Mapping[str, Any]) -> list[str]:
     return [budget, *(f"{level['spent'][name]:.3f}" for name in ("pld", "rdp")), f"{level['noise']:.3f}"]
 
 
-def _of(values: Sequence[float]) -> str:
+def mean_of(values: Sequence[float]) -> str:
+    """Mean and standard deviation over seeds."""
     return plus_minus(float(np.mean(values)), spread(values), 2)
 
 
@@ -168,9 +173,7 @@ def recipe(of: Recipe, cells: Sequence[Cell]) -> str:
         [
             f"**Recipe.** {of.model}, hidden {list(of.hidden)}, head at {of.head:g} x its usual start; inputs "
             f"(pixel - {of.shift:g}) / {of.scale:g}; batches of {of.batch}, epochs {of.epochs}; personal "
-            f"learning rate {of.personal_lr:g}, raised once after a look at the personal accuracies "
-            "that are reported. Chosen on validation images, to be checked by "
-            "`tacit reproduce fedhdp/selection`:",
+            f"learning rate {of.personal_lr:g}. All chosen [on validation images](fedhdp-selection.md):",
             "",
             *kinds,
             "",
