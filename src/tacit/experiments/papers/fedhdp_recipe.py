@@ -112,7 +112,13 @@ _MNIST_TUNED: Final = {
     "fedhdp": Tuned(lr=0.1, server_lr=0.7, decay=0.998),
 }
 MNIST: Final = Recipe("mnist", "mnist", clients=2000, rate=0.05, tuned=_MNIST_TUNED, shift=0.13)
-SKEWED: Final = replace(MNIST, name="skewed", table="mnist-skewed", opted_out={"share": 0.05, "holding": 7})
+SKEWED: Final = replace(
+    MNIST,
+    name="skewed",
+    table="mnist-skewed",
+    opted_out={"share": 0.05, "holding": 7},
+    tuned={**_MNIST_TUNED, "fedhdp": Tuned(lr=0.1, server_lr=0.3, decay=0.998)},
+)
 
 _WRITERS_TUNED: Final = {
     NON_PRIVATE: Tuned(lr=0.1, server_lr=1.0),

@@ -62,7 +62,7 @@ SEARCHES: Final = (
     Search(
         "All who opted out hold the digit 7",
         SKEWED,
-        {"fedhdp": [{"server_lr": 0.7}, {"server_lr": 0.25}]},
+        {"fedhdp": [{"server_lr": 0.7}, {"server_lr": 0.15}]},
         ratio=0.1,
         ratios=(0.1, 0.5, 1.0),
     ),
