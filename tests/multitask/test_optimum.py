@@ -1,5 +1,7 @@
 """Without privacy the method finds the optimum that a centralised solver finds, and can tell how far it is."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -34,7 +36,7 @@ def test_a_sweep_is_one_step_after_the_other(loss: str) -> None:
     gram, margins = x @ x.mT, torch.randn(3, 6, 2, generator=draw)
     y = torch.randint(2, (3, 6, 2), generator=draw) * 2.0 - 1
     mask, alpha = torch.arange(6) < torch.tensor([6, 4, 1]).unsqueeze(1), start * y
-    found = torch.func.vmap(lambda *given: sweep(loss, *given))(gram, margins, alpha, y, mask)
+    found = torch.func.vmap(partial(sweep, loss))(gram, margins, alpha, y, mask)
     for k in range(3):
         now, deltas = margins[k].clone(), torch.zeros(6, 2)
         for i in range(int(mask[k].sum())):
