@@ -18,7 +18,7 @@ MAY_KNOW = {
     "privacy": FREE,
     "federation": FREE | {"privacy"},
     "models": FREE | {"federation"},
-    "engine": FREE | {"privacy", "federation", "models"},
+    "engine": FREE | {"privacy", "federation", "models", "secagg"},
     "multitask": FREE | {"privacy", "federation", "models", "methods", "engine", "experiments"},
     "secagg": {"errors"},  # a protocol: it knows neither privacy nor transport
     "estimation": FREE | {"privacy", "experiments"},  # the house style of pictures

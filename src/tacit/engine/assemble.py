@@ -10,6 +10,7 @@ from torch import nn
 
 from tacit import tree
 from tacit.core import Method, Tree
+from tacit.engine import secure_sum
 from tacit.engine.interference import interferes
 from tacit.engine.probe import Probe, probe
 from tacit.engine.vectorised import Vectorised
@@ -143,6 +144,8 @@ def _refuse(
             f"{type(method).__name__} needs every client's own message, and under plan '{plan.name}' the server would "
             "see it before all noise is added: use plan 'local', 'record' or 'open'"
         )
+    if plan.secure_sum:
+        secure_sum.check()
     norms = has_batch_statistics(model)
     if plan.record is not None and norms:  # else the bound is that of a whole upload, however it came about
         raise TacitError(

@@ -1,7 +1,7 @@
 """A round's clients as one tensor program: `vmap` of the method's client program over chunks of the cohort."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from tacit import tree
 from tacit.core import Shared, Tree
+from tacit.engine import secure_sum
 from tacit.engine.chunk import Inputs, Shape
 from tacit.engine.chunking import Chunking
 from tacit.engine.clients import Clients
@@ -67,12 +68,10 @@ class Vectorised(Clients):
         if self.recorded:
             for clients in chunks:  # in this thread alone: nothing else may run while a program is recorded
                 self._prepare(given, clients, store)
-        totals = self._nothing(like)
-        for part in self.workers.map(partial(self._chunk, given, store, gathered or {}), chunks):
-            totals = Totals(
-                tree.add(totals.body, part.body), *(a + b for a, b in zip(totals[1:], part[1:], strict=True))
-            )
-        return totals
+        parts = self.workers.map(partial(self._chunk, given, store, gathered or {}), chunks)
+        if self.plan.secure_sum:
+            return secure_sum.totals(self.plan, self._nothing(like), zip(chunks, parts, strict=True), self.seed, round)
+        return reduce(_added, parts, self._nothing(like))
 
     def idle(self, view: Shared, cohort: np.ndarray, round: int, store: Store) -> None:
         """Everybody else's round: their states move on, and nothing comes of it but that."""
@@ -157,13 +156,16 @@ class Vectorised(Clients):
         return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))
 
     def _sum(self, messages: Message, level: Tensor, real: Tensor) -> Totals:
-        """The sum of a chunk's messages, by level."""
+        """The sum of a chunk's messages, by level; where it is to be made securely, every message's body instead."""
         levels = torch.arange(len(self.plan.setting.choices.menu.levels))
         belongs = (levels.unsqueeze(1) == level) & real
 
         def by_level(leaf: Tensor) -> Tensor:
             return (belongs.to(leaf.dtype) @ leaf.reshape(len(leaf), -1)).reshape(len(belongs), *leaf.shape[1:])
 
-        return Totals(
-            tree.each(by_level, messages.body), by_level(messages.bit), by_level(messages.power), belongs.sum(1)
-        )
+        body = messages.body if self.plan.secure_sum else tree.each(by_level, messages.body)
+        return Totals(body, by_level(messages.bit), by_level(messages.power), belongs.sum(1))
+
+
+def _added(one: Totals, other: Totals) -> Totals:
+    return Totals(tree.add(one.body, other.body), *(a + b for a, b in zip(one[1:], other[1:], strict=True)))

@@ -20,7 +20,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
-NOT_IN_RESULT = (("name",), ("run", "threads"), ("run", "chunk"), ("run", "checkpoint_every"))
+NOT_IN_RESULT = (
+    ("name",),
+    ("run", "threads"),
+    ("run", "chunk"),
+    ("run", "checkpoint_every"),
+    ("privacy", "secure_sum"),
+)
 """Keys that leave the result as it is: the fingerprint does not see them."""
 
 
@@ -139,6 +145,7 @@ class PrivacyTable(Table):
     least: Count | None = None
     bits: Count | None = None
     budget: Literal["server", "released"] | None = None
+    secure_sum: bool | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     allow_large_delta: bool = False
 

@@ -1,7 +1,7 @@
 """Distributed noise: every client adds a share, the server sees only the sum (PrivateFL, Algorithm 3, corrected).
 
 client: clip to C, times s, rotate, round at random within a norm, add a share of Skellam noise
-sum:    modulo 2^b, by secure aggregation; in simulation the plain sum
+sum:    modulo 2^b, by secure aggregation; in simulation the plain sum, unless it is asked for
 server: unwrap around 0, rotate back, divide by s and the expected number of clients
 """
 

@@ -72,7 +72,8 @@ class Distributed:
     """Each client adds a share of the noise to integers of `bits` bits; only their sum is ever seen.
 
     `budget`: the figure that a level's epsilon limits, "server" or "released". The noise is calibrated to
-    `participations` of one client (default: what 99% of the clients stay below), or to all rounds.
+    `participations` of one client (default: what 99% of the clients stay below), or to all rounds. `secure_sum`: a
+    simulation, too, makes the sum by secure aggregation, which takes time and gives the same.
     """
 
     clip: Clip = field(default_factory=Fixed)
@@ -80,6 +81,7 @@ class Distributed:
     budget: Literal["server", "released"] = "server"
     participations: int | None = None
     project: bool = False
+    secure_sum: bool = field(default=False, repr=False)  # leaves the result as it is, so that it identifies no run
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, Fixed):
@@ -105,6 +107,7 @@ class Distributed:
             unit="client",
             relation=ZERO_OUT,
             project=self.project,
+            secure_sum=self.secure_sum,
             multipliers=tuple(z if each is level else 0.0 for each in setting.choices.menu.levels),
             notes=(*_notes(coding, who), self._error(coding, level, setting, times)),
         )

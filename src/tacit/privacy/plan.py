@@ -105,6 +105,7 @@ class Plan:
     record: RecordNoise | None = None
     project: bool = False  # clip what would be uploaded after every local step, too
     steps: "StepNoise | None" = None
+    secure_sum: bool = False  # a simulation, too, sums by secure aggregation
     least: int = 0  # a round of fewer clients is left out
     multipliers: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
