@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -93,20 +94,29 @@ class Assembled(NamedTuple):
 
 
 def assemble(
-    federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training
+    federation: Federation,
+    model: nn.Module,
+    method: Method,
+    privacy: Privacy,
+    training: Training,
+    sizes: np.ndarray | None = None,
 ) -> Assembled:
-    """Everything checked and calibrated; nothing has been looked at that is not public but for shapes."""
+    """Everything checked and calibrated; nothing has been looked at that is not public but for shapes.
+
+    `sizes`: the clients' public numbers of rows, where the federation at hand has not all the rows.
+    """
+    sizes = federation.sizes if sizes is None else sizes
     if not (federation.x.dtype == torch.uint8 and training.dtype == torch.float32):  # bytes are scaled by the batch
         federation = federation.astype(training.dtype)
     model = copy.deepcopy(model).to(training.dtype)
     check(model, federation)
     training.sampler.most(federation.clients, training.rounds)  # refuses more rounds than it can keep its word for
     task, start = ModuleTask(model), params(model)
-    method = method.sized(federation.sizes.tolist())
+    method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start)
     setting = Setting(
         ids=federation.ids,
-        sizes=federation.sizes,
+        sizes=sizes,
         choices=privacy.choose(federation, training.seed),
         sampler=training.sampler,
         batches=training.batches(privacy.plan),

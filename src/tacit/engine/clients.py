@@ -20,7 +20,7 @@ from tacit.federation.devices import Devices
 from tacit.models.task import ModuleTask
 from tacit.privacy.clip import clip
 from tacit.privacy.gradient import Counted, Exact, Private
-from tacit.privacy.noise import Seeded
+from tacit.privacy.noise import Noise, Seeded
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Message
 from tacit.privacy.stepwise import StepGuard, StepNoise
@@ -37,6 +37,7 @@ class Clients:
     start: Tree
     seed: int
     devices: Devices = field(default_factory=Devices, kw_only=True)
+    noise: Callable[[Tensor], Noise] = field(default=Seeded, kw_only=True)  # of a client's key
     diary: Diary | None = field(default=None, kw_only=True)  # where clients' training losses are written, if asked for
 
     @cached_property
@@ -86,7 +87,7 @@ class Clients:
         private = Counted(
             exact
             if record is None
-            else Private(task, batch, record.bound, given.z, given.expected, Seeded(given.gradient_key))
+            else Private(task, batch, record.bound, given.z, given.expected, self.noise(given.gradient_key))
         )
         site = Site(
             task=task,
@@ -108,18 +109,25 @@ class Clients:
     ) -> tuple[Message, Tree, Tree]:
         """What every client of a chunk sends, its new state, and its loss if there is a diary."""
 
-        def one(given: Inputs) -> tuple[Message, Tree, Tree]:
-            site, private = self.site(task, given, round, full)
-            guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
-            reply = self.method.client(view, given.state, site._replace(guard=guard))
-            self._check_queries(private.calls, site.steps)
-            if self.plan.steps is not None and isinstance(guard, StepGuard) and tree.join(reply.upload):
-                self.plan.steps.check(guard.calls)
-            message = self.plan.release.encode(public, reply.upload, given.level, Seeded(given.release_key))
-            seen = {"loss": local_loss(self.method, view, reply, site, task.loss)} if self.diary else {}
-            return message, reply.state, seen
+        return vmap(lambda given: self._one(task, full, view, public, round, given))(inputs)
 
-        return vmap(one)(inputs)
+    def alone(self, view: Shared, public: Tree, round: Tensor, inputs: Inputs) -> tuple[Message, Tree]:
+        """What the only client of a chunk of one sends, and its new state: without `vmap`, so with any noise."""
+        given = Inputs(tree.each(lambda leaf: leaf[0], inputs.state), *(leaf[0] for leaf in inputs[1:]))
+        return self._one(self.task, inputs.full, view, public, round, given)[:2]
+
+    def _one(
+        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, given: Inputs
+    ) -> tuple[Message, Tree, Tree]:
+        site, private = self.site(task, given, round, full)
+        guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
+        reply = self.method.client(view, given.state, site._replace(guard=guard))
+        self._check_queries(private.calls, site.steps)
+        if self.plan.steps is not None and isinstance(guard, StepGuard) and tree.join(reply.upload):
+            self.plan.steps.check(guard.calls)
+        message = self.plan.release.encode(public, reply.upload, given.level, self.noise(given.release_key))
+        seen = {"loss": local_loss(self.method, view, reply, site, task.loss)} if self.diary else {}
+        return message, reply.state, seen
 
     def idled(self, task: ModuleTask, view: Shared, round: int, inputs: Inputs) -> Tree:
         """The new states of clients that were not asked."""
@@ -137,7 +145,7 @@ class Clients:
 
     def _step_guard(self, steps: StepNoise, given: Inputs) -> StepGuard:
         # noise is added here or in `encode`, never in both: one key is enough
-        return steps.guard(given.level, Seeded(given.release_key), self._dtype)
+        return steps.guard(given.level, self.noise(given.release_key), self._dtype)
 
     def _check_queries(self, calls: list[int], steps: int) -> None:
         """Fails before anything is released if a client asked more of its data than was paid for."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tacit import tree
-from tacit.core import Server, Shared, Tree
+from tacit.core import Method, Server, Shared, Tree
 from tacit.engine import allocator, checkpoint
 from tacit.engine.clock import Clock, TimedStore
 from tacit.engine.evaluate import Scores, evaluate
@@ -21,9 +21,10 @@ from tacit.engine.vectorised import Vectorised
 from tacit.errors import TacitError
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.members import Change
-from tacit.privacy.noise import Seeded
+from tacit.privacy.noise import Noise, Seeded
 from tacit.privacy.plan import Plan
 from tacit.privacy.purse import Purse
+from tacit.privacy.release import Totals
 from tacit.privacy.requests import Unsent
 
 
@@ -49,6 +50,18 @@ class Report(NamedTuple):
     asked: int = 0  # of them, `cohort` were not dropped
     work: float | None = None  # share of its local steps that a device took, on average; None if nobody did any
     heterogeneity: Spread | None = None  # beside scores, where it was asked for
+
+
+def learned(
+    method: Method, plan: Plan, progress: Progress, totals: Totals, gathered: Tree | None, noise: Noise
+) -> Progress:
+    """What the server makes of a round's sums, and, where it was to have them, of its single messages."""
+    round, server, public = progress
+    mean, public = plan.release.decode(public, totals, noise)
+    if mean is None:  # the round is discarded
+        return Progress(round + 1, server, public)
+    received = mean if gathered is None else tree.split(gathered)
+    return Progress(round + 1, method.server(server, received, plan.setting.rate), public)
 
 
 class Watcher(Protocol):
@@ -257,12 +270,8 @@ class Run:
             if engine.method.idles:
                 engine.idle(server.view, cohort, round, self.store)
         with self.clock.section("release"):
-            mean, public = self.plan.release.decode(public, totals, Seeded.of(engine.seed, "server", round))
-            if mean is None:  # the round is discarded
-                return Progress(round + 1, server, public)
-            received = mean if gathered is None else tree.split(gathered)
-            server = engine.method.server(server, received, self.plan.setting.rate)
-        return Progress(round + 1, server, public)
+            noise = Seeded.of(engine.seed, "server", round)
+            return learned(engine.method, self.plan, self.progress, totals, gathered, noise)
 
     def _rows(self) -> Tree:
         """A row for each client's message, zero until one comes."""

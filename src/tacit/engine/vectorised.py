@@ -70,8 +70,8 @@ class Vectorised(Clients):
                 self._prepare(given, clients, store)
         parts = self.workers.map(partial(self._chunk, given, store, gathered or {}), chunks)
         if self.plan.secure_sum:
-            return secure_sum.totals(self.plan, self._nothing(like), zip(chunks, parts, strict=True), self.seed, round)
-        return reduce(_added, parts, self._nothing(like))
+            return secure_sum.totals(self.plan, self.nothing(like), zip(chunks, parts, strict=True), self.seed, round)
+        return reduce(_added, parts, self.nothing(like))
 
     def idle(self, view: Shared, cohort: np.ndarray, round: int, store: Store) -> None:
         """Everybody else's round: their states move on, and nothing comes of it but that."""
@@ -150,7 +150,8 @@ class Vectorised(Clients):
         messages, states, losses = self.encoded(task, full, view, public, round, inputs)
         return self._sum(messages, inputs.level, inputs.real), states, losses
 
-    def _nothing(self, like: Tree) -> Totals:
+    def nothing(self, like: Tree) -> Totals:
+        """The sum of no message, for uploads of these shapes."""
         levels = len(self.plan.setting.choices.menu.levels)
         body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), self.plan.release.blank(like))
         return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))

@@ -63,16 +63,21 @@ class Parts(NamedTuple):
 
 def build(config: Config) -> Parts:
     """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit."""
-    method, privacy = build_method(_keeping(config)), build_privacy(config)
+    method, privacy = method_of(config), build_privacy(config)
     training, schedule = build_training(config), Schedule(**_given(config.evaluate, every="evaluate_every"))
     federation = load_data(config)
-    model = models.build(config.model.name, federation.input_shape, federation.classes, **_model_options(config.model))
+    model = models.build(config.model.name, federation.input_shape, federation.classes, **model_options(config.model))
     model = models.initialise(model, config.seed).to(training.dtype)
     schedule = dataclasses.replace(schedule, checkpoint_every=config.run.checkpoint_every)
     return Parts(federation, model, method, privacy, training, schedule)
 
 
-def _model_options(table: Model) -> dict[str, Any]:
+def method_of(config: Config) -> Method:
+    """The method of an experiment."""
+    return build_method(_keeping(config))
+
+
+def model_options(table: Model) -> dict[str, Any]:
     options = _given(table, name="")
     return options if table.transform is None else options | {"transform": _given(table.transform)}
 

@@ -1,0 +1,68 @@
+"""From the terms of a run, and the rows that one side has, to a checked and calibrated federation."""
+
+import tomllib
+from dataclasses import replace
+from functools import cache
+
+from tacit import models
+from tacit.core import Method
+from tacit.engine.assemble import Assembled, Privacy, Training, assemble
+from tacit.engine.flower.own import Rows, seen_by, seen_by_server
+from tacit.engine.flower.terms import Seat, Terms
+from tacit.errors import TacitError
+from tacit.experiments.build import build_privacy, build_training, method_of, model_options
+from tacit.experiments.config import Config, full, parse
+from tacit.experiments.toml import dumps
+from tacit.federation.data import Federation
+from tacit.privacy.requests import Record
+
+
+@cache
+def experiment_of(text: str) -> Config:
+    """The experiment in the terms; refuses what has a meaning in simulation only."""
+    try:
+        config = parse(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise TacitError(f"the experiment in the terms is not TOML: {error}") from error
+    for key in ("devices", "changes"):
+        if getattr(config, key) is not None:
+            raise TacitError(f"'{key}' is for simulations: leave it out of a federation's experiment")
+    return config
+
+
+def text_of(config: Config) -> str:
+    return dumps(full(config))
+
+
+def rows_are_public(config: Config) -> bool:
+    """Whether the plan, or the method, needs everybody to know how many rows each client has."""
+    return isinstance(build_privacy(config).plan, Record) or method_of(config).gather
+
+
+def plan_name(config: Config) -> str:
+    return type(build_privacy(config).plan).__name__.lower()
+
+
+def server_side(terms: Terms) -> Assembled:
+    config = experiment_of(terms.experiment)
+    return _assembled(config, terms, seen_by_server(terms, build_training(config).dtype))
+
+
+def client_side(terms: Terms, name: str, rows: Rows) -> Assembled:
+    return _assembled(experiment_of(terms.experiment), terms, seen_by(terms.place(name), terms, rows))
+
+
+def seat(config: Config, name: str, level: str, rows: int) -> Seat:
+    return Seat(name, level, rows if rows_are_public(config) else 0)
+
+
+def _assembled(config: Config, terms: Terms, federation: Federation) -> Assembled:
+    method, privacy, training = parts(config)
+    chosen = {seat.name: seat.level for seat in terms.roster}
+    model = models.build(config.model.name, terms.inputs, terms.classes, **model_options(config.model))
+    model = models.initialise(model, config.seed).to(training.dtype)
+    return assemble(federation, model, method, replace(privacy, choices=chosen), training, terms.sizes)
+
+
+def parts(config: Config) -> tuple[Method, Privacy, Training]:
+    return method_of(config), build_privacy(config), build_training(config)

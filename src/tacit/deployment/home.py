@@ -1,0 +1,73 @@
+"""A client's folder: who it is, what it agreed to, its rows. Readable by its owner alone."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from safetensors.torch import load, save
+
+from tacit.deployment.experiment import client_side, experiment_of, plan_name
+from tacit.engine.assemble import Assembled
+from tacit.engine.checkpoint import storage, write_atomically
+from tacit.engine.flower.client import Client, Refusal
+from tacit.engine.flower.custody import Custody
+from tacit.engine.flower.own import Rows
+from tacit.engine.flower.terms import Terms
+from tacit.errors import TacitError
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the owner of the data said yes to. The server's word changes nothing about it."""
+
+    name: str
+    level: str
+    plan: str
+    epsilon: float | None
+    delta: float | None
+    fresh: bool = True  # False: noise from the experiment's seed, to compare with a simulation
+
+    def check(self, terms: Terms) -> None:
+        """Refuses terms that are not those of the agreement."""
+        config = experiment_of(terms.experiment)
+        level = config.levels.get(self.level)
+        given = (level.epsilon, level.delta) if level else (None, None)
+        mine = terms.roster[terms.place(self.name)].level
+        if mine != self.level or given != (self.epsilon, self.delta) or plan_name(config) != self.plan:
+            raise Refusal("agreement")
+
+
+@dataclass(frozen=True)
+class Home:
+    folder: Path
+
+    @property
+    def agreement(self) -> Agreement:
+        path = self.folder / "client.json"
+        if not path.exists():
+            raise TacitError(f"{self.folder} is not the folder of a client: join a federation first")
+        with storage(path):
+            return Agreement(**json.loads(path.read_text()))
+
+    def settle(self, agreement: Agreement, rows: Rows | None = None) -> None:
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            os.chmod(self.folder, 0o700)
+        if rows is not None:
+            write_atomically(self.folder / "rows.safetensors", save({k: v.clone() for k, v in rows._asdict().items()}))
+        write_atomically(self.folder / "client.json", json.dumps(asdict(agreement), indent=2).encode())
+
+    def rows(self) -> Rows:
+        path = self.folder / "rows.safetensors"
+        with storage(path):
+            return Rows(**load(path.read_bytes()))
+
+    def client(self) -> Client:
+        agreement = self.agreement
+
+        def made(terms: Terms) -> Assembled:
+            agreement.check(terms)
+            return client_side(terms, agreement.name, self.rows())
+
+        return Client(agreement.name, Custody(self.folder), made, agreement.fresh)

@@ -1,0 +1,68 @@
+"""A client's own account of a run: which turns it owes for, and whether its own budget still has this one in it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tacit.engine.flower.custody import Custody
+from tacit.engine.flower.schema import Ask
+from tacit.privacy.account import Accountant, most
+from tacit.privacy.ledger import Charge, Ledger
+from tacit.privacy.plan import Account, Plan
+
+
+class Due(NamedTuple):
+    """One account: turns that have happened and are not paid for, and this one if it is new."""
+
+    account: Account
+    past: tuple[int, ...]
+    now: int | None
+
+
+def accounts_of(plan: Plan, place: int) -> list[tuple[Account, bool]]:
+    """The accounts that concern a client, and whether each is charged every turn or when the client is asked."""
+    name, level = plan.setting.ids[place], plan.setting.choices.of(place).name
+    every, own = {f"level:{level}", f"released:{level}"}, {f"client:{name}", f"server:{name}"}
+    accounts = plan.accounts(np.array([place]))
+    return [(account, account.scope in every) for account in accounts if account.scope in every | own]
+
+
+def owed(plan: Plan, place: int, ask: Ask, custody: Custody, now: bool) -> list[Due]:
+    """A level is charged for every turn, drawn or not; a client for those that it was asked in, says the server."""
+    due = []
+    for account, always in accounts_of(plan, place):
+        turns = set(range(ask.turn + 1)) if always else {turn for turn in ask.charged if turn <= ask.turn}
+        new = {ask.turn} if now else set()
+        missing = (turns | new) - custody.paid(ask.run, account.scope)
+        past = tuple(sorted(missing - new))
+        due.append(Due(account, past, ask.turn if missing & new else None))
+    return due
+
+
+def pay(ledger: Ledger, custody: Custody, run: str, accountant: Accountant, due: Sequence[Due]) -> bool:
+    """Charges the past in any case, and this turn if every budget allows it: then, and only then, True."""
+    for account, *_ in due:
+        ledger.budget(account.scope, account.unit, account.relation, account.epsilon, account.delta, accountant)
+    _charge(ledger, custody, run, [(each.account, turn) for each in due for turn in each.past])
+    if not all(each.now is None or _affords(ledger, each.account, accountant) for each in due):
+        return False
+    _charge(ledger, custody, run, [(each.account, each.now) for each in due if each.now is not None])
+    return True
+
+
+def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
+    if account.epsilon is None:
+        return True
+    spent: Counter = ledger.spent(account.scope)
+    terms = account.epsilon, account.delta, account.relation, accountant
+    return most(account.event, spent, *terms, ceiling=account.count) >= account.count
+
+
+def _charge(ledger: Ledger, custody: Custody, run: str, owing: Sequence[tuple[Account, int]]) -> None:
+    """In the ledger first. A crash in between repeats the same charge, which counts once."""
+    for account, turn in sorted(owing, key=lambda item: item[1]):
+        charge = Charge(account.scope, account.unit, account.relation, account.event, account.count)
+        ledger.charge(turn, [charge], nonce=run)
+        custody.note_paid(run, account.scope, [turn])

@@ -1,0 +1,125 @@
+"""One client: checks what it is asked, pays from its own ledger, trains on its own data, sends an encoded upload.
+
+It trusts its own disk before the server's word: a run has one set of terms, a budget is what its own ledger says, a
+turn that was answered with fresh noise is not answered again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from tacit import tree
+from tacit.core import Shared, Tree
+from tacit.engine.assemble import Assembled
+from tacit.engine.clients import Clients
+from tacit.engine.flower import schema
+from tacit.engine.flower.account import owed, pay
+from tacit.engine.flower.custody import Custody
+from tacit.engine.flower.schema import Answer, Ask, Rejected
+from tacit.engine.flower.terms import Terms, read_terms
+from tacit.errors import StorageError, TacitError
+from tacit.privacy.distributed import Distributed
+from tacit.privacy.noise import Secure
+from tacit.privacy.plan import Plan
+from tacit.privacy.release import Grouped, Message, Open
+
+Assemble = Callable[[Terms], Assembled]
+"""The terms and the client's own data, checked and calibrated."""
+REPEATS = 4  # a run whose every round is repeated more often than this is not one to take part in
+
+
+class Refusal(TacitError):
+    """The client does not take part, for a reason that depends on no data."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """`fresh`: noise and draws come from the operating system, as in a real federation; else from the common seed."""
+
+    name: str
+    custody: Custody
+    assemble: Assemble
+    fresh: bool = True
+
+    def answer(self, blob: bytes) -> bytes:
+        """The reply to a message of the server. Refusals are replies, too; only the unreadable raises."""
+        ask = schema.unpack(Ask, blob)
+        reply = Answer(ask.run, ask.kind, ask.round, ask.turn, self.name)
+        try:
+            tensors = self._take_part(ask)
+        except Refusal as refusal:
+            return schema.pack(replace(reply, refused=str(refusal)))
+        except StorageError:
+            return schema.pack(replace(reply, refused="storage"))
+        except TacitError as error:
+            return schema.pack(replace(reply, refused=error.reason if isinstance(error, Rejected) else "terms"))
+        return schema.pack(replace(reply, tensors=tensors))
+
+    def _take_part(self, ask: Ask) -> Tree:
+        terms = read_terms(ask.terms)
+        if terms.run != ask.run:
+            raise Rejected("run", f"the terms are those of {terms.run[:40]!r}")
+        place, made = terms.place(self.name), self.assemble(terms)
+        if not 0 <= ask.turn < REPEATS * made.engine.plan.setting.rounds + REPEATS:
+            raise Rejected("round", f"turn {ask.turn} of {made.engine.plan.setting.rounds} rounds")
+        self.custody.pin(terms)
+        view, public = self._broadcast(ask, made)
+        if ask.kind == "close":
+            self._pay(ask, made.engine.plan, place, now=False)
+            self.custody.keep_view(ask.run, tree.join(view))
+            return {}
+        return self._train(ask, made, place, view, public)
+
+    def _broadcast(self, ask: Ask, made: Assembled) -> tuple[Shared, Tree]:
+        method = made.engine.method
+        view = tree.join(method.init(made.engine.start).view)
+        public = made.engine.plan.release.start()
+        known = schema.fitted(tree.strip("view", ask.tensors), view, shapes=not method.gather)
+        return tree.split(known), schema.fitted(tree.strip("public", ask.tensors), public)
+
+    def _train(self, ask: Ask, made: Assembled, place: int, view: Shared, public: Tree) -> Tree:
+        self._fits_the_past(ask, made.engine.plan)
+        self._pay(ask, made.engine.plan, place, now=True)
+        clients = self._program(made)
+        first = clients.method.join(view, clients.start)
+        state = tree.each(lambda leaf: leaf.unsqueeze(0), self.custody.state(ask.run, ask.round, first))
+        inputs = clients.inputs_for(state, np.array([place]), ask.turn)
+        message, after = clients.alone(view, public, torch.tensor(ask.round), inputs)
+        self.custody.keep(ask.run, ask.round + 1, after, tree.join(view))
+        return upload(message, made.engine.plan)
+
+    def _fits_the_past(self, ask: Ask, plan: Plan) -> None:
+        if ask.round + 1 < self.custody.newest(ask.run):
+            raise Rejected("round", f"round {ask.round} lies in the past")
+        last = self.custody.last_answered(ask.run)
+        if ask.turn < last or (ask.turn == last and self.fresh and not trusts_server(plan)):
+            raise Rejected("duplicate", f"turn {ask.turn} was answered")
+
+    def _pay(self, ask: Ask, plan: Plan, place: int, now: bool) -> None:
+        """What the past cost, and, if there is to be a `now`, this turn: durable before anything is computed."""
+        with self.custody.ledger() as ledger:
+            due = owed(plan, place, ask, self.custody, now)
+            if not pay(ledger, self.custody, ask.run, plan.setting.accountant, due):
+                raise Refusal("budget")
+        if now:
+            self.custody.answering(ask.run, ask.turn)
+
+    def _program(self, made: Assembled) -> Clients:
+        if not self.fresh:
+            return made.engine
+        return replace(made.engine, seed=self.custody.secret(), noise=lambda _: Secure(), programs={})
+
+
+def trusts_server(plan: Plan) -> bool:
+    """Whether clients send their uploads without noise, for the server to add it: then only what it releases counts."""
+    return isinstance(plan.release, Grouped | Open) and plan.record is None and plan.steps is None
+
+
+def upload(message: Message, plan: Plan) -> Tree:
+    """What leaves: the encoded upload. Integers go as residues, which say no more than the sum needs."""
+    body, release = message.body, plan.release
+    if isinstance(release, Distributed):
+        body = tree.each(lambda leaf: leaf & ((1 << release.coding.bits) - 1), body)
+    return tree.prefix("body", body) | {"bit": message.bit.double(), "power": message.power.double()}

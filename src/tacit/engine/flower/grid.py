@@ -1,0 +1,49 @@
+"""Flower as a carrier of blobs: who is asked by node, who answered by the question that it answers."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+RECORD: Final = "tacit"
+KEY: Final = "blob"
+_PAUSE: Final = 0.5  # seconds between looks; nodes look every three
+
+
+class FlowerTransport:
+    """`nodes`: the node of every registered client. A node that is offline gets its message if it returns in time."""
+
+    def __init__(self, grid: Grid, nodes: Mapping[str, int]) -> None:
+        self._grid, self._nodes = grid, nodes
+
+    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes]]:
+        end = time.monotonic() + seconds
+        pending = self._push(asks, seconds)
+        while pending and time.monotonic() < end:
+            for reply in self._grid.pull_messages(list(pending)):
+                name = pending.pop(reply.metadata.reply_to_message_id, None)
+                if name is not None and reply.has_content():
+                    yield name, _blob(reply)
+            if pending:
+                time.sleep(_PAUSE)
+
+    def _push(self, asks: Mapping[str, bytes], seconds: float) -> dict[str, str]:
+        """The names that an answer is awaited from, by message."""
+        names = [name for name in asks if name in self._nodes]
+        messages = [
+            Message(RecordDict({RECORD: ConfigRecord({KEY: asks[name]})}), self._nodes[name], "train", ttl=seconds)
+            for name in names
+        ]
+        sent = self._grid.push_messages(messages)
+        return {number: name for number, name in zip(sent, names, strict=False) if number}
+
+
+def _blob(reply: Message) -> bytes:
+    """The bytes in a reply; none where it holds something else, which no check lets through."""
+    try:
+        blob = reply.content.config_records[RECORD][KEY]
+    except (KeyError, TypeError, AttributeError):
+        return b""
+    return blob if isinstance(blob, bytes) else b""

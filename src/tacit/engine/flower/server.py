@@ -1,0 +1,225 @@
+"""The server of a real federation: draws, charges, asks, admits, releases, learns; one round after the other.
+
+The rounds of `engine/loop.py`, with the sum coming from messages. Registered clients are drawn, and whoever is offline,
+late or refused has dropped out: nobody is drawn in its place. Everything is charged before anybody is asked.
+
+A turn is one time that clients are asked. Where noise is fresh, a round that was interrupted is repeated as a new turn,
+with a new draw and a new charge; only where the server is trusted with uploads, and had not yet released anything of
+the turn, is the same turn asked again: nothing left the server, so nothing more is owed.
+"""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from tacit import tree
+from tacit.core import Server, Shared
+from tacit.engine import checkpoint
+from tacit.engine.assemble import Assembled
+from tacit.engine.flower import schema
+from tacit.engine.flower.admit import admitted, blank, gathered, summed
+from tacit.engine.flower.client import trusts_server
+from tacit.engine.flower.journal import Journal
+from tacit.engine.flower.schema import Ask, Kind, Rejected
+from tacit.engine.flower.terms import Terms
+from tacit.engine.loop import Progress, learned
+from tacit.errors import TacitError
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.noise import Noise, Secure, Seeded
+from tacit.privacy.purse import Purse
+from tacit.privacy.release import Message
+from tacit.privacy.requests import Unsent
+
+
+class Transport(Protocol):
+    """Carries blobs to clients, by name, and brings back what comes before the deadline, from whom it really came."""
+
+    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes]]: ...
+
+
+class Told(NamedTuple):
+    """What is known after a round: nothing that a client did not send through its release."""
+
+    round: int
+    rounds: int
+    turn: int
+    asked: int
+    took_part: int
+    dropped: int  # silent, late, refused or rejected
+    refused: Counter  # by the clients' own reasons
+    rejected: Counter  # by the server, by reason
+    seconds: float
+
+
+@dataclass
+class Conductor:
+    """Runs a federation over a transport. With a `folder` it can be killed at any moment and goes on from there."""
+
+    made: Assembled
+    terms: Terms
+    ledger: Ledger
+    transport: Transport
+    folder: Path | None = None
+    fresh: bool = True
+    deadline: float = 60.0
+    sums_in_the_open: bool = False  # the server sees what only the sum should show: to try things out
+    watchers: Sequence[Callable[[Told], None]] = ()
+    totals: Counter = field(default_factory=Counter)  # of rejections, over the whole run
+
+    def __post_init__(self) -> None:
+        engine, shapes = self.made
+        if engine.method.idles:
+            raise TacitError(
+                f"{type(engine.method).__name__} trains clients that were not asked: nobody asks them here"
+            )
+        if engine.plan.relation == "zero-out" and not self.sums_in_the_open:
+            raise TacitError(
+                f"plan '{engine.plan.name}' shows the server a sum alone, and these messages are not masked: "
+                "use plan 'local', or try it out with --local"
+            )
+        self.plan = engine.plan if shapes.upload else Unsent(engine.plan.request).of(engine.plan)
+        self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
+        self.journal = Journal(self.folder and self.folder / "turn.json")
+        self._seed = self._draws()
+        self._resume()
+        again = self._again()
+        start = self.progress.round if not self.fresh else self.journal.turn + (0 if again else 1)
+        self.purse = Purse(self.plan, self.ledger, start)
+
+    def go(self, stop: Callable[[], bool] = lambda: False) -> str | None:
+        """Rounds until the last one, a spent budget, or `stop`; then all are told the end. Says why it ended early."""
+        reason = None
+        while self.progress.round < self.plan.setting.rounds and reason is None:
+            reason = "stopped on request" if stop() else self.purse.exhausted()
+            if reason is None:
+                self.step()
+        self.close()
+        return reason
+
+    def step(self) -> Told:
+        began, round = time.perf_counter(), self.progress.round
+        turn = self._next_turn()
+        self.journal.write(turn, round, False)
+        cohort = self.plan.setting.sampler.draw(self._seed, turn, self.purse.eligible())
+        self.purse.charge(turn, self.plan.accounts(cohort))
+        messages, refused, rejected = self._collect(cohort, turn)
+        self.journal.write(turn, round, True)
+        self.progress = self._release(messages, turn)
+        self.save()
+        self.totals += rejected
+        several = len(messages)
+        told = Told(
+            self.progress.round, self.plan.setting.rounds, turn, len(cohort), several, len(cohort) - several,
+            refused, rejected, time.perf_counter() - began,
+        )  # fmt: skip
+        for watch in self.watchers:
+            watch(told)
+        return told
+
+    def close(self) -> list[str]:
+        """Everybody gets the last model and what it was charged for; the names of those who confirmed."""
+        ask = self._ask("close", self.progress.round, max(self.journal.turn, 0))
+        names = self.terms.names
+        done = []
+        for name, blob in self.transport.ask({name: self._for(ask, name) for name in names}, self.deadline):
+            try:
+                answer = schema.checked(schema.unpack(schema.Answer, blob, schema.SLACK), ask, name)
+            except Rejected as error:
+                self.totals[error.reason] += 1
+                continue
+            done += [name] * (not answer.refused)
+        return done
+
+    def save(self) -> None:
+        if self.folder is None:
+            return
+        round, server, public = self.progress
+        content = {
+            "terms": self.terms.digest,
+            "round": round,
+            "model": server.view.model,
+            "extra": server.view.extra,
+            "memory": server.memory,
+            "public": public,
+        }
+        checkpoint.save(self.folder / "checkpoint.bin", content)
+
+    def _resume(self) -> None:
+        path = self.folder and self.folder / "checkpoint.bin"
+        if path is None or not path.exists():
+            return
+        saved = checkpoint.load(path)
+        if saved["terms"] != self.terms.digest:
+            raise TacitError(f"{path} belongs to other terms: go on with those it was started with")
+        server = Server(Shared(saved["model"], saved["extra"]), saved["memory"])
+        self.progress = Progress(saved["round"], server, saved["public"])
+
+    def _draws(self) -> int:
+        """The seed of cohorts. Amplification holds against those who cannot know it, so it is nobody else's."""
+        if not self.fresh:
+            return self.made.engine.seed
+        path = self.folder and self.folder / "secret"
+        if path is None:
+            return secrets.randbits(128)
+        if not path.exists():
+            checkpoint.write_atomically(path, secrets.token_hex(16).encode())
+            path.chmod(0o600)
+        return int(path.read_text(), 16)
+
+    def _again(self) -> bool:
+        """Whether the last turn may be asked again without a new charge."""
+        journal = self.journal
+        return journal.round == self.progress.round and not journal.seen and trusts_server(self.plan)
+
+    def _next_turn(self) -> int:
+        if not self.fresh:
+            return self.progress.round
+        return self.journal.turn if self._again() else max(self.journal.turn, self.ledger.rounds()) + 1
+
+    def _ask(self, kind: Kind, round: int, turn: int) -> Ask:
+        view = tree.join(self.progress.server.view)
+        tensors = tree.prefix("view", view) | tree.prefix("public", self.progress.public)
+        return Ask(self.terms.run, kind, round, turn, self.terms.text(), (), tensors)
+
+    def _for(self, ask: Ask, name: str) -> bytes:
+        """The question with what the ledger has against this client."""
+        scopes = (f"client:{name}", f"server:{name}")
+        charged = {entry.round for scope in scopes for entry in self.ledger.entries(scope)}
+        return schema.pack(Ask(**{**vars(ask), "charged": tuple(sorted(charged))}))
+
+    def _collect(self, cohort: np.ndarray, turn: int) -> tuple[dict[int, Message], Counter, Counter]:
+        """What was admitted by clients' places, and why the rest was not. One answer a client counts, the first."""
+        ask = self._ask("train", self.progress.round, turn)
+        places = {self.terms.names[k]: int(k) for k in cohort}
+        like, public = blank(self.plan, self.made.shapes.upload), self.progress.public
+        found: dict[int, Message] = {}
+        refused, rejected = Counter(), Counter()
+        for name, blob in self.transport.ask({name: self._for(ask, name) for name in places}, self.deadline):
+            try:
+                if name not in places:
+                    raise Rejected("sender", f"{name!r} was not asked")
+                answer = schema.checked(schema.unpack(schema.Answer, blob, schema.room(like)), ask, name)
+                if answer.refused:
+                    refused[answer.refused[:40]] += 1
+                elif places[name] in found:
+                    raise Rejected("duplicate", f"{name!r} answered twice")
+                else:
+                    found[places[name]] = admitted(self.plan, public, answer.tensors, like)
+            except Rejected as error:
+                rejected[error.reason] += 1
+        return found, refused, rejected
+
+    def _release(self, messages: Mapping[int, Message], turn: int) -> Progress:
+        """Too few for their noise: nothing of them is used, and the release decides what that means."""
+        enough = messages if len(messages) >= self.plan.least else {}
+        engine = self.made.engine
+        totals = summed(engine.nothing(self.made.shapes.upload), enough, self.plan.setting.choices.level)
+        rows = gathered(self.made.shapes.upload, enough, len(self.terms.roster)) if engine.method.gather else None
+        noise: Noise = Secure() if self.fresh else Seeded.of(engine.seed, "server", turn)
+        return learned(engine.method, self.plan, self.progress, totals, rows, noise)

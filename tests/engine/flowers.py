@@ -1,0 +1,114 @@
+"""Small federations in one process: every client a `Client` with its own rows and its own disk, no Flower between."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from tacit.core import Method
+from tacit.engine.assemble import Assembled, Privacy, Training, assemble
+from tacit.engine.flower.client import Client
+from tacit.engine.flower.custody import Custody
+from tacit.engine.flower.own import Rows, seen_by, seen_by_server
+from tacit.engine.flower.server import Conductor
+from tacit.engine.flower.terms import Seat, Terms
+from tacit.engine.loop import Run, Schedule
+from tacit.federation.cohort import Poisson
+from tacit.federation.data import Federation
+from tacit.privacy import requests as plans
+from tacit.privacy.ledger import Ledger
+from tests.worlds import CENTRAL, model_for, ragged
+
+
+@dataclass
+class World:
+    """One experiment, to be simulated or federated."""
+
+    method: Method
+    privacy: Privacy = CENTRAL
+    federation: Federation = field(default_factory=lambda: ragged(5))
+    rounds: int = 3
+    rate: float = 0.8
+    dtype: torch.dtype = torch.float64
+    run_id: str = "run-1"
+    fresh: bool = False
+
+    @property
+    def training(self) -> Training:
+        return Training(rounds=self.rounds, sampler=Poisson(self.rate), batch=4, seed=3, dtype=self.dtype)
+
+    def simulated(self) -> Run:
+        made = assemble(self.federation, model_for(self.method), self.method, self.privacy, self.training)
+        return Run(*made, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
+
+    @property
+    def terms(self) -> Terms:
+        choices = self.privacy.choose(self.federation, 3)
+        public = isinstance(self.privacy.plan, plans.Record) or self.method.gather
+        sizes = self.federation.sizes if public else [0] * self.federation.clients
+        roster = tuple(
+            Seat(name, choices.of(k).name, int(n))
+            for k, (name, n) in enumerate(zip(self.federation.ids, sizes, strict=True))
+        )
+        return Terms(self.run_id, "", self.federation.input_shape, self.federation.classes, roster)
+
+    def assembled(self, terms: Terms, federation: Federation) -> Assembled:
+        choices = {seat.name: seat.level for seat in terms.roster}
+        privacy = replace(self.privacy, choices=choices)
+        return assemble(federation, model_for(self.method), self.method, privacy, self.training, terms.sizes)
+
+    def rows(self, place: int) -> Rows:
+        data, own, test = self.federation, self.federation.rows(place), self.federation.test_rows(place)
+        return Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
+
+    def client(self, place: int, folder: Path) -> Client:
+        name = self.federation.ids[place]
+
+        @cache
+        def made(terms: Terms) -> Assembled:
+            return self.assembled(terms, seen_by(terms.place(name), terms, self.rows(place)))
+
+        return Client(name, Custody(folder / name), made, self.fresh)
+
+    def clients(self, folder: Path) -> dict[str, Client]:
+        return {name: self.client(k, folder) for k, name in enumerate(self.federation.ids)}
+
+    def conductor(self, folder: Path, transport: "Wire | None" = None, ledger: Ledger | None = None) -> Conductor:
+        server = folder / "server"
+        server.mkdir(parents=True, exist_ok=True)
+        terms = self.terms
+        return Conductor(
+            self.assembled(terms, seen_by_server(terms, self.dtype)),
+            terms,
+            ledger or Ledger.open(server / "ledger.sqlite"),
+            transport or Wire(self.clients(folder)),
+            server,
+            fresh=self.fresh,
+            sums_in_the_open=True,
+        )
+
+
+Tamper = Callable[[str, bytes], list[tuple[str, bytes]]]
+"""What arrives instead of a client's answer: none, one or several, each from somebody."""
+
+
+@dataclass
+class Wire:
+    """A transport that calls the clients one after the other."""
+
+    clients: Mapping[str, Client]
+    tamper: Tamper = lambda name, blob: [(name, blob)]
+    offline: set[str] = field(default_factory=set)
+    asked: list[tuple[str, bytes]] = field(default_factory=list)
+    answers: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes]]:
+        for name, blob in asks.items():
+            self.asked.append((name, blob))
+            if name in self.offline:
+                continue
+            answer = self.clients[name].answer(blob)
+            self.answers.append((name, answer))
+            yield from self.tamper(name, answer)
