@@ -10,6 +10,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from tacit.deployment import cli as federation
 from tacit.errors import TacitError
 from tacit.estimation.cli import estimate
 from tacit.experiments.reproduce_cli import reproduce
@@ -226,6 +227,11 @@ def methods() -> None:
     _print(lambda: [methods_table()])
 
 
+app.command(epilog="Example: `tacit serve digits.toml --local 5`")(federation.serve)
+app.command(epilog="Example: `tacit join hospital.example:8443 INVITATION --data my.csv --name ward-7`")(
+    federation.join
+)
+app.command(epilog="Example: `tacit leave --folder my-federation`")(federation.leave)
 app.add_typer(theory, name="theory")
 app.add_typer(estimate, name="estimate")
 app.command(epilog="Example: `tacit reproduce estimation/bernoulli --seeds 20`")(reproduce)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("safetensors", reason="needs the extra 'flower'")
+
 from tacit import tree
 from tacit.core import Method, Tree
 from tacit.engine.assemble import Privacy
@@ -41,7 +43,7 @@ def simulated_state(run: Run, place: int) -> Tree:
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_federation_is_its_simulation(tmp_path: Path, method: Method, plan: str) -> None:
-    world = World(method, PLANS[plan])
+    world = World(method, PLANS[plan], ragged(3))
     expected = world.simulated()
     expected.go()
     wire = Wire(world.clients(tmp_path))

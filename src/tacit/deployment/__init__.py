@@ -1,1 +1,1 @@
-"""A real federation: Flower's processes, keys, certificates, and the commands for people. See docs/how-to/federation.md."""
+"""A real federation: Flower's processes, keys, certificates, and the commands for people."""

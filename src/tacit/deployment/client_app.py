@@ -1,4 +1,5 @@
 """What a SuperNode runs for every message: the client of the folder that its owner named."""
+# pyright: reportMissingImports=false
 
 import os
 from pathlib import Path

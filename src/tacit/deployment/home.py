@@ -1,4 +1,5 @@
 """A client's folder: who it is, what it agreed to, its rows. Readable by its owner alone."""
+# pyright: reportMissingImports=false
 
 import json
 import os

@@ -1,4 +1,5 @@
 """Certificates and keys of a federation: a certificate authority of its own, the server's certificate, node keys."""
+# pyright: reportMissingImports=false
 
 import hashlib
 import ipaddress
@@ -8,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -111,3 +113,19 @@ def _openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _secret(path: Path, data: bytes) -> None:
     write_atomically(path, data)
     os.chmod(path, 0o600)
+
+
+def sign(path: Path, message: bytes) -> str:
+    key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key.sign(message, ec.ECDSA(hashes.SHA384())).hex()
+
+
+def signed_by(public_key: str, message: bytes, signature: str) -> bool:
+    try:
+        key = serialization.load_ssh_public_key(public_key.encode())
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        key.verify(bytes.fromhex(signature), message, ec.ECDSA(hashes.SHA384()))
+    except (InvalidSignature, ValueError, AssertionError, UnsupportedAlgorithm):
+        return False
+    return True

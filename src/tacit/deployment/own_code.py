@@ -6,6 +6,7 @@ Flower starts a process for every message, and loading torch takes seconds. So a
 everything loaded and computes nothing (`nursery`); for every message it forks a child. The command that Flower starts
 (`shim`) only passes its arguments on, or, where there is no nursery, becomes the process itself.
 """
+# pyright: reportMissingImports=false
 
 import json
 import os
@@ -13,9 +14,18 @@ import select
 import signal
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+_NEEDED = (
+    "dp_accounting.pld",
+    "dp_accounting.rdp",
+    "flwr.supernode.cli.flwr_clientapp",
+    "scipy.optimize",
+    "scipy.stats",
+    "tacit.deployment.client_app",
+)
 SHIM = """#!{python} -IS
 import json, os, socket, sys
 try:
@@ -33,8 +43,8 @@ def main() -> None:
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
     from flwr.supernode.runtime import run_clientapp
 
-    run_clientapp.install_from_fab = _leave_packed
-    run_clientapp.get_load_client_app_fn = _own_app
+    setattr(run_clientapp, "install_from_fab", _leave_packed)  # noqa: B010
+    setattr(run_clientapp, "get_load_client_app_fn", _own_app)  # noqa: B010
     flwr_clientapp()
 
 
@@ -76,16 +86,8 @@ def _born(gate: socket.socket) -> None:
 
 def _load() -> None:
     """All that a message needs, without computing anything: no thread is running when a child is forked."""
-    import dp_accounting.pld
-    import dp_accounting.rdp  # noqa: F401
-    import flwr.supernode.cli.flwr_clientapp  # noqa: F401
-    import scipy.optimize
-    import scipy.stats  # noqa: F401
-    import torch
-
-    import tacit.deployment.client_app  # noqa: F401
-
-    torch.set_num_threads(1)
+    for name in _NEEDED:
+        import_module(name)
 
 
 def _leave_packed(*_: Any, **__: Any) -> None: ...

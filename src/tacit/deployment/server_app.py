@@ -1,4 +1,5 @@
 """What the SuperLink's executor runs: the rounds of one or several runs, each in its folder, resumed where it stood."""
+# pyright: reportMissingImports=false
 
 from pathlib import Path
 

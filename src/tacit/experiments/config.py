@@ -192,6 +192,16 @@ class RunTable(Table):
     dtype: Literal["float32", "float64"] = "float32"
 
 
+class FederationTable(Table):
+    """For `tacit serve`: what a row is, how many members there are, how long a round waits for them (seconds)."""
+
+    inputs: list[Count] | None = None
+    classes: Count | None = None
+    label: str = "label"
+    nodes: Count = 5
+    deadline: Positive = 60.0
+
+
 class Config(Table):
     """One experiment. A file without a single key is one, too: FedAvg on digits without privacy."""
 
@@ -214,6 +224,7 @@ class Config(Table):
     devices: DevicesTable | None = None
     evaluate: Evaluate = Evaluate()
     run: RunTable = RunTable()
+    federation: FederationTable | None = None
 
     @model_validator(mode="after")
     def _one_sampler(self) -> "Config":

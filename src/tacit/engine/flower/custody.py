@@ -8,6 +8,7 @@
 Every write is atomic: after a crash there is the old or the new, never half of either. Two states are kept because a
 server that died may ask for its last round again.
 """
+# pyright: reportMissingImports=false
 
 import os
 import re
@@ -17,12 +18,11 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-import torch
 from safetensors.torch import load, save
 
 from tacit.core import Tree
 from tacit.engine.checkpoint import storage, write_atomically
-from tacit.engine.flower.schema import Rejected
+from tacit.engine.flower.schema import Rejected, separate
 from tacit.engine.flower.terms import Terms
 from tacit.errors import StorageError
 from tacit.privacy.ledger import Ledger
@@ -77,6 +77,10 @@ class Custody:
     def last_answered(self, run: str) -> int:
         return self._query("SELECT COALESCE(MAX(turn), -1) FROM answered WHERE run = ?", run)[0][0]
 
+    def answers(self) -> int:
+        """How often the client has taken part, in all runs."""
+        return self._query("SELECT COUNT(*) FROM answered")[0][0]
+
     def paid(self, run: str, scope: str) -> set[int]:
         return {turn for (turn,) in self._query("SELECT turn FROM paid WHERE run = ? AND scope = ?", run, scope)}
 
@@ -100,13 +104,13 @@ class Custody:
         """The state after `done` rounds, durable; states before the last one but this are removed."""
         folder = self._place(run)
         if state:
-            write_atomically(folder / f"{done}.safetensors", _bytes(state))
+            write_atomically(folder / f"{done}.safetensors", save(separate(state)))
         self.keep_view(run, view)
         for old in sorted(self._rounds(run), reverse=True)[KEPT:]:
             (folder / f"{old}.safetensors").unlink(missing_ok=True)
 
     def keep_view(self, run: str, view: Tree) -> None:
-        write_atomically(self._place(run) / "view.safetensors", _bytes(view))
+        write_atomically(self._place(run) / "view.safetensors", save(separate(view)))
 
     def newest(self, run: str) -> int:
         """After how many rounds the last state was kept; 0 if there is none."""
@@ -141,7 +145,3 @@ class Custody:
                 db.executemany(sql, rows)
         except sqlite3.Error as error:
             raise StorageError(f"cannot write {self._file}: {error}") from error
-
-
-def _bytes(leaves: Tree) -> bytes:
-    return save({name: leaf.detach().clone(memory_format=torch.contiguous_format) for name, leaf in leaves.items()})

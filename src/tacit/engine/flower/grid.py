@@ -1,4 +1,5 @@
 """Flower as a carrier of blobs: who is asked by node, who answered by the question that it answers."""
+# pyright: reportMissingImports=false
 
 import time
 from collections.abc import Iterator, Mapping

@@ -1,0 +1,83 @@
+"""The commands of a real federation. What they need is imported when they run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.errors import TacitError
+
+Folder = Annotated[Path | None, typer.Option("--folder", help="Where this side keeps what it keeps.")]
+
+
+def serve(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file with a [federation] table.")],
+    host: Annotated[str, typer.Option(help="The address to listen on, and the name in the certificate.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The one port that members reach.")] = 8443,
+    link_port: Annotated[int, typer.Option(help="Flower's own port, on loopback only.")] = 8000,
+    local: Annotated[int | None, typer.Option(min=1, help="Try it out: so many nodes on this machine.")] = None,
+    folder: Folder = None,
+) -> None:
+    """Run the experiment in FILE across real machines: makes keys on first use, prints how to join, shows how it goes.
+
+    Started again with the same file and folder, it goes on where it stood.
+    """
+    from rich.console import Console
+
+    from tacit.experiments.config import load
+
+    _needs_flower()
+    from tacit.deployment import serve as serving
+
+    config, console = load(file), Console(highlight=False, markup=False)
+    place = folder or Path("federation") / config.name
+    if local is not None:
+        outcome = serving.serve_locally(config, local, place, console)
+    else:
+        outcome = serving.serve(config, place, host, port, link_port, console)
+    console.print(f"Done: {outcome['round']} rounds" + (f"; {outcome['stopped']}" if outcome["stopped"] else "."))
+
+
+def join(
+    server: Annotated[str, typer.Argument(help="HOST:PORT of the server.")] = "",
+    invitation: Annotated[str, typer.Argument(help="As the server printed it; works once.")] = "",
+    data: Annotated[Path | None, typer.Option(help="Your rows: a CSV file of numbers and a column of labels.")] = None,
+    name: Annotated[str, typer.Option(help="What the others call you.")] = "",
+    level: Annotated[str | None, typer.Option(help="Your privacy level; asked for if not given.")] = None,
+    folder: Folder = None,
+) -> None:
+    """Take part in a federation with your own data, which stays here. Without arguments: go on after a restart."""
+    from rich.console import Console
+
+    _needs_flower()
+    from tacit.deployment import join as joining
+
+    console, place = Console(highlight=False, markup=False), folder or Path("my-federation")
+    if server:
+        if not invitation or data is None or not name:
+            raise TacitError("to join, give the server, an invitation, --data and --name")
+
+        def ask(levels: list[str]) -> str:
+            return typer.prompt(f"Your level ({', '.join(levels)})")
+
+        node = joining.join(server, invitation, data, name, level, place, console, ask)
+    else:
+        node = joining.returning(place)
+    console.print("Taking part; Ctrl-C to stop. Your data, your personal model and your account are in this folder.")
+    joining.attend(node, console)
+
+
+def leave(folder: Folder = None) -> None:
+    """Leave the federation that this folder joined. What was spent stays spent, and stays in the ledger here."""
+    _needs_flower()
+    from tacit.deployment import join as joining
+
+    joining.leave(folder or Path("my-federation"))
+    typer.echo("left; the folder with your data, models and ledger is untouched")
+
+
+def _needs_flower() -> None:
+    try:
+        import flwr  # noqa: F401  # pyright: ignore
+    except ImportError:
+        raise TacitError("a real federation needs Flower: pip install 'tacit-fl[flower]'") from None

@@ -1,0 +1,184 @@
+"""`tacit join` and `tacit leave`: a client's side, for the one who owns the data."""
+# pyright: reportMissingImports=false
+
+import json
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from rich.console import Console
+
+from tacit.deployment.flower import Node, end
+from tacit.deployment.home import Agreement, Home
+from tacit.deployment.keys import fingerprint, make_node_key, sign
+from tacit.deployment.local import free_port
+from tacit.deployment.proxy import leaving
+from tacit.deployment.register import read_invitation
+from tacit.engine.checkpoint import write_atomically
+from tacit.engine.flower.custody import Custody
+from tacit.engine.flower.own import Rows
+from tacit.errors import TacitError
+from tacit.federation.data import hold_out
+from tacit.federation.tables import read_csv
+from tacit.privacy.statement import statement
+
+RETRY = 5.0  # seconds before a node that ended is started again
+
+
+def join(
+    server: str,
+    invitation: str,
+    data: Path,
+    name: str,
+    level: str | None,
+    folder: Path,
+    console: Console,
+    ask: Callable[[list[str]], str],
+) -> Node:
+    """Registers with a one-time invitation; a client that has joined before is left as it is."""
+    home = Home(folder)
+    if (folder / "server.json").exists():
+        return returning(folder)
+    token, mark = read_invitation(invitation)
+    ca = _authority(server, mark, folder)
+    offer = _post(server, ca, "offer", {"invitation": token})
+    _menu(offer, folder, console)
+    level = level or ask(list(offer["levels"]))
+    if level not in offer["levels"]:
+        raise TacitError(f"level '{level}' is not on the menu {sorted(offer['levels'])}")
+    rows = _rows(data, offer)
+    key = make_node_key(folder / "node.key")
+    count = len(rows.x) if offer["rows"] else 0
+    told = {"invitation": token, "name": name, "level": level, "rows": count, "key": key.decode()}
+    _post(server, ca, "enrol", told)
+    chosen = offer["levels"][level]
+    home.settle(Agreement(name, level, offer["plan"], chosen["epsilon"], chosen["delta"]), rows)
+    write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
+    console.print(f"'{name}' has joined at level '{level}': {chosen['guarantee']}")
+    return returning(folder)
+
+
+def returning(folder: Path) -> Node:
+    """The node of a client that has joined."""
+    path = folder / "server.json"
+    if not path.exists():
+        raise TacitError(f"{folder} has not joined a federation: give the server and an invitation")
+    return Node(folder, json.loads(path.read_text())["server"], folder / "ca.crt")
+
+
+def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: False) -> None:
+    """Keeps the node running until told to stop. After a crash the server refuses it for a minute: it tries again."""
+    nursery, supernode, tried = node.nursery(), node.supernode(free_port()), time.monotonic()
+    custody, seen = Custody(node.home), -1
+    try:
+        while not stop():
+            time.sleep(0.5)
+            if nursery.poll() is not None:
+                nursery = node.nursery()
+            if supernode.poll() is not None and time.monotonic() > tried + RETRY:
+                supernode, tried = node.supernode(free_port()), time.monotonic()
+            if (now := custody.answers()) != seen:
+                seen = now
+                console.print(f"answered {now} times; {_spent(node.home)}")
+    finally:
+        end(supernode, 5.0)
+        end(nursery, 1.0)
+
+
+def leave(folder: Path) -> None:
+    """Takes the client off the server's list. Its folder, with its ledger, stays."""
+    home, node = Home(folder), returning(folder)
+    name, when = home.agreement.name, time.time()
+    signature = sign(folder / "node.key", leaving(name, when))
+    _post(node.server, node.ca, "leave", {"name": name, "time": when, "signature": signature})
+
+
+def _authority(server: str, mark: str, folder: Path) -> Path:
+    """The server's authority, taken over an open line and compared with the invitation's fingerprint."""
+    with httpx.Client(verify=False, timeout=30, trust_env=False) as line:
+        try:
+            pem = line.get(f"https://{server}/tacit/authority").text.encode()
+        except httpx.HTTPError as error:
+            raise TacitError(f"cannot reach {server}: {error}") from error
+    try:
+        found = fingerprint(pem)
+    except ValueError:
+        found = ""
+    if found != mark:
+        raise TacitError(f"{server} is not the server of this invitation: ask who gave it to you")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    write_atomically(folder / "ca.crt", pem)
+    return folder / "ca.crt"
+
+
+def _post(server: str, ca: Path, what: str, content: dict[str, Any]) -> dict[str, Any]:
+    trust = ssl.create_default_context(cafile=str(ca))
+    with httpx.Client(verify=trust, timeout=120, trust_env=False) as line:
+        try:
+            answer = line.post(f"https://{server}/tacit/{what}", json=content)
+        except httpx.HTTPError as error:
+            raise TacitError(f"cannot reach {server}: {error}") from error
+    if answer.status_code == 200:
+        return answer.json()
+    try:
+        reason = answer.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        reason = answer.text[:200]
+    raise TacitError(f"the server refused: {reason}")
+
+
+def _menu(offer: dict[str, Any], folder: Path, console: Console) -> None:
+    """The levels in plain words, and what this client has spent already."""
+    console.print(f"'{offer['name']}' trains under plan '{offer['plan']}': {PLAIN[offer['plan']]}")
+    for name, level in offer["levels"].items():
+        console.print(f"  {name}: {level['guarantee']}. {_meaning(level)}")
+    console.print(f"Spent so far: {_spent(folder)}")
+
+
+PLAIN = {
+    "open": "nothing is protected",
+    "central": "you trust the server with your update; it adds noise before anybody else sees anything",
+    "grouped": "you trust the server with your update; it adds each level's noise before anybody else sees anything",
+    "local": "noise is added on your machine; you need to trust nobody with your update",
+    "record": "noise is added on your machine, to every step; each single row of yours is protected, from everybody",
+    "stepwise": "noise is added on your machine, in every step; you need to trust nobody with your update",
+    "distributed": "your machine adds a share of the noise, and the server sees only the sum of all updates",
+}
+
+
+def _meaning(level: dict[str, Any]) -> str:
+    if level["epsilon"] is None and level["noise"] is None:
+        return "Whoever sees the models may learn what your data is."
+    if level["epsilon"] is None:
+        return "There is noise, and no limit on how much is spent in the end."
+    factor = np.exp(min(level["epsilon"], 50.0))
+    return (
+        f"Whatever anybody concludes from the models, they would conclude it with at most {factor:,.3g} times the "
+        f"probability without your data, save for a chance of about {level['delta']:g}."
+    )
+
+
+def _spent(folder: Path) -> str:
+    if not (folder / "ledger.sqlite").exists():
+        return "nothing"
+    with Custody(folder).ledger() as ledger:
+        return "; ".join(line.words.partition(":")[0] for line in statement(ledger)) or "nothing"
+
+
+def _rows(data: Path, offer: dict[str, Any]) -> Rows:
+    """The table as rows of the federation's shape, a fifth of them held out."""
+    table = read_csv(data, client=None, label=offer["label"])
+    shape = tuple(offer["inputs"])
+    if table.x.shape[1] != int(np.prod(shape)):
+        raise TacitError(f"{data} has {table.x.shape[1]} feature columns, and the federation's rows have {shape}")
+    if len(table.y) and not 0 <= int(table.y.min()) <= int(table.y.max()) < offer["classes"]:
+        raise TacitError(f"{data} has labels outside 0 to {offer['classes'] - 1}: number the classes alike everywhere")
+    train, test = hold_out(len(table.x), 0.2, 0, 0)
+    x, y = torch.from_numpy(table.x.astype(np.float32)).reshape(-1, *shape), torch.from_numpy(table.y.astype(np.int64))
+    return Rows(x[train], y[train], x[test], y[test])

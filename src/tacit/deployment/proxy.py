@@ -1,0 +1,192 @@
+"""The only door to the outside: TLS, Flower's fleet calls and enrolment. Everything else is refused.
+
+Flower's control API has no authentication and shares a port with the rest: whoever reaches it can run code on every
+node. So the SuperLink listens on loopback, and this process passes on `POST /v1/fleet/...` and nothing else, with a limit
+on the size of a request and on what one node may send in a minute.
+"""
+# pyright: reportMissingImports=false
+
+import json
+import ssl
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from tacit.deployment.flower import Link
+from tacit.deployment.keys import signed_by
+from tacit.deployment.register import Member, Register
+from tacit.errors import TacitError
+
+FLEET: Final = "/v1/fleet/"
+WINDOW: Final = 60.0
+_SMALL: Final = 65_536
+_PASSED: Final = ("flwr-", "content-type")
+
+
+class Meter:
+    """How many bytes each node has sent in the current minute."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._sent: dict[str, int] = defaultdict(int)
+        self._since = time.monotonic()
+
+    def takes(self, who: str, size: int) -> bool:
+        if time.monotonic() - self._since > WINDOW:
+            self._sent.clear()
+            self._since = time.monotonic()
+        self._sent[who] += size
+        return self._sent[who] <= self.most
+
+
+class TooLarge(Exception):
+    pass
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body, never more than `most` bytes of it in memory."""
+    if int(request.headers.get("content-length") or 0) > most:
+        raise TooLarge
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+class Door:
+    """`most`: bytes of one request; a node may send eight of that size in a minute."""
+
+    def __init__(self, link: Link, most: int) -> None:
+        self.link, self.most, self.meter = link, most, Meter(8 * most)
+        self.register = Register(link.folder)
+        trust = ssl.create_default_context(cafile=str(link.folder / "ca.crt"))
+        self.upstream = httpx.AsyncClient(
+            base_url=f"https://{link.address}", verify=trust, timeout=120, trust_env=False
+        )
+
+    async def fleet(self, request: Request) -> Response:
+        path = request.url.path
+        if not path.startswith(FLEET) or ".." in path:
+            return _refused()
+        body = await _body(request, self.most)
+        if not self.meter.takes(request.headers.get("flwr-public-key", "nobody"), len(body)):
+            raise TooLarge
+        headers = {k: v for k, v in request.headers.items() if k.startswith(_PASSED)}
+        try:
+            answer = await self.upstream.post(path, content=body, headers=headers)
+        except httpx.TransportError:
+            return PlainTextResponse("the server is not reachable", 503)
+        kept = {k: v for k, v in answer.headers.items() if k.startswith(_PASSED)}
+        return Response(answer.content, answer.status_code, kept)
+
+    async def authority(self, _: Request) -> Response:
+        return PlainTextResponse((self.link.folder / "ca.crt").read_text())
+
+    async def offer(self, request: Request) -> Response:
+        """The experiment, for whoever holds an invitation."""
+        asked = await _json(request)
+        if not self.register.invited(str(asked.get("invitation"))):
+            return _refused("this invitation is not valid, or was used: ask for a new one")
+        return JSONResponse(json.loads((self.link.folder / "offer.json").read_text()))
+
+    async def enrol(self, request: Request) -> Response:
+        asked = await _json(request)
+        token, name = str(asked["invitation"]), str(asked["name"])
+        if not self.register.invited(token):
+            return _refused("this invitation is not valid, or was used: ask for a new one")
+        offer = json.loads((self.link.folder / "offer.json").read_text())
+        if asked["level"] not in offer["levels"]:
+            raise TacitError(f"level '{str(asked['level'])[:40]}' is not on the menu {sorted(offer['levels'])}")
+        self.register.check(name)
+        key = str(asked["key"])
+        node = await run_in_threadpool(self.link.register, key.encode(), name)
+        self.register.enrol(token, Member(name, str(asked["level"]), int(asked["rows"]), node, key))
+        return JSONResponse({"node": node})
+
+    async def leave(self, request: Request) -> Response:
+        """A member leaves by a statement of today that its node's key has signed."""
+        asked = await _json(request)
+        name, when = str(asked["name"]), float(asked["time"])
+        member = next((each for each in self.register.members() if each.name == name and not each.left), None)
+        said = leaving(name, when)
+        if member is None or abs(time.time() - when) > 300 or not signed_by(member.key, said, str(asked["signature"])):
+            return _refused("no such member, or not signed with its key")
+        self.register.leave(name)
+        await run_in_threadpool(self.link.unregister, member.node)
+        return JSONResponse({"left": name})
+
+    def app(self) -> Starlette:
+        fleet = Route("/{path:path}", guarded(self.fleet), methods=["POST"])
+        own = [
+            Route("/tacit/authority", guarded(self.authority), methods=["GET"]),
+            *(
+                Route(f"/tacit/{name}", guarded(getattr(self, name)), methods=["POST"])
+                for name in ("offer", "enrol", "leave")
+            ),
+        ]
+        anything = Route("/{path:path}", lambda _: _refused(), methods=["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
+        return Starlette(routes=[*own, fleet, anything])
+
+
+def leaving(name: str, when: float) -> bytes:
+    return f"tacit leave {name} {when!r}".encode()
+
+
+def guarded(handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """What goes wrong is one line to the other side, and says nothing of this one."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except TooLarge:
+            return PlainTextResponse("too large", 413)
+        except TacitError as error:
+            return JSONResponse({"error": " ".join(str(error).split())}, 400)
+        except (KeyError, ValueError, TypeError, ClientDisconnect):
+            return PlainTextResponse("malformed", 400)
+
+    return answer
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    content = json.loads(await _body(request, _SMALL))
+    if not isinstance(content, dict):
+        raise TypeError("not a table")
+    return content
+
+
+def _refused(why: str = "refused") -> Response:
+    return PlainTextResponse(why, 403)
+
+
+def main() -> None:
+    """`python -m tacit.deployment.proxy FOLDER LINK_PORT HOST PORT MOST`"""
+    folder, link_port, host, port, most = sys.argv[1:6]
+    link = Link(Path(folder), int(link_port))
+    uvicorn.run(
+        Door(link, int(most)).app(),
+        host=host,
+        port=int(port),
+        ssl_certfile=str(link.folder / "server.pem"),
+        ssl_keyfile=str(link.folder / "server.key"),
+        log_level="warning",
+        server_header=False,
+    )
+
+
+if __name__ == "__main__":
+    main()
