@@ -3,7 +3,6 @@
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from tacit.deployment.flower import LOOPBACK, Link, Node, end
 from tacit.deployment.home import Agreement, Home
@@ -33,12 +32,10 @@ class Local:
         self.site.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name in list(self.running):
             self.stop(name, kill=True)
-        self.site.__exit__(kind, error, trace)
+        self.site.__exit__()
 
     def home(self, name: str) -> Home:
         return Home(self.folder / "clients" / name)

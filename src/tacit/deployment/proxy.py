@@ -1,8 +1,8 @@
 """The only door to the outside: TLS, Flower's fleet calls and enrolment. Everything else is refused.
 
 Flower's control API has no authentication and shares a port with the rest: whoever reaches it can run code on every
-node. So the SuperLink listens on loopback, and this process passes on `POST /v1/fleet/...` and nothing else, with a limit
-on the size of a request and on what one node may send in a minute.
+node. So the SuperLink listens on loopback, and this process passes on `POST /v1/fleet/...` and nothing else, with a
+limit on the size of a request and on what one node may send in a minute.
 """
 # pyright: reportMissingImports=false
 

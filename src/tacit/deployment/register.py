@@ -36,7 +36,7 @@ class Register:
     folder: Path
 
     def invite(self, count: int) -> list[str]:
-        """New invitations: a secret that works once, and the fingerprint of the authority that the server answers to."""
+        """New invitations: a secret that works once, and the fingerprint of the server's authority."""
         mark = base64.urlsafe_b64encode(bytes.fromhex(fingerprint((self.folder / "ca.crt").read_bytes())))
         made = [secrets.token_urlsafe(18) for _ in range(count)]
         open_ = self._read("invitations", [])

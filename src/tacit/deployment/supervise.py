@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from tacit.deployment.flower import LOOPBACK, Link, end, environment
 from tacit.deployment.office import Office
@@ -34,13 +33,11 @@ class Site:
             self._start("superexec")
             self._start("proxy")
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(list(self.running.values())):
             end(process, 5.0)
 

@@ -1,0 +1,56 @@
+"""Simulation and federation side by side: five nodes over Flower's own processes, three rounds, the same seeds."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from benchmarks.federation.worlds import METHODS, PLANS, World, compare, config_of, federation, note, noted
+from tacit.deployment.local import Local
+from tacit.engine.flower.custody import Custody
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.federation.parity", description=__doc__)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--plans", default=",".join(PLANS))
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--results", type=Path, default=Path("runs/federation/parity.json"))
+    options = parser.parse_args()
+    wanted = {
+        plan: [m for m in options.methods.split(",") if _key(m, plan, options) not in noted(options.results)]
+        for plan in options.plans.split(",")
+    }
+    wanted = {plan: methods for plan, methods in wanted.items() if methods}
+    if not wanted:
+        return
+    with tempfile.TemporaryDirectory(prefix="tacit-parity-") as name:
+        first = next(iter(wanted))
+        with federation(Path(name), World(config_of(wanted[first][0], first, dtype=options.dtype))) as fed:
+            for plan, methods in wanted.items():
+                _one(fed, plan, methods, options)
+
+
+def _key(method: str, plan: str, options: argparse.Namespace) -> str:
+    return f"{method}/{plan}/{options.dtype}"
+
+
+def _one(fed: Local, plan: str, methods: list[str], options: argparse.Namespace) -> None:
+    """All methods under a plan in one run of Flower; then what clients keep is put aside, and the next plan begins."""
+    worlds = {method: World(config_of(method, plan, dtype=options.dtype)) for method in methods}
+    for agreement, rows in worlds[methods[0]].agreements():
+        fed.home(agreement.name).settle(agreement, rows)
+    folder = fed.folder / "server" / "runs" / plan
+    offices = {method: world.office(folder, f"{method}-{plan}", fed.nodes) for method, world in worlds.items()}
+    fed.site.conduct(list(offices.values()), 1800)
+    custodies = {name: Custody(fed.home(name).folder) for name in fed.nodes}
+    for method, world in worlds.items():
+        note(options.results, _key(method, plan, options), compare(world, offices[method], custodies))
+    for custody in custodies.values():
+        aside = custody.folder / "done" / plan
+        aside.mkdir(parents=True)
+        for path in [*custody.folder.glob("*.sqlite*"), custody.folder / "runs"]:
+            path.rename(aside / path.name)
+
+
+if __name__ == "__main__":
+    main()

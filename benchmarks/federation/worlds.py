@@ -1,0 +1,173 @@
+"""Experiments that can be simulated and federated, and what is compared between the two."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit import tree
+from tacit.core import Tree
+from tacit.deployment import experiment
+from tacit.deployment.home import Agreement
+from tacit.deployment.local import Local
+from tacit.deployment.office import Office, Settings
+from tacit.engine import checkpoint
+from tacit.engine.assemble import assemble
+from tacit.engine.flower.custody import Custody
+from tacit.engine.flower.own import Rows
+from tacit.engine.flower.terms import Terms
+from tacit.engine.loop import Run, Schedule
+from tacit.experiments.build import build
+from tacit.experiments.config import Config, parse
+from tacit.federation.data import Federation
+from tacit.privacy.ledger import Ledger
+
+NODES = 5
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"name": "fedavg"},
+    "ditto": {"name": "ditto"},
+    "scaffold": {"name": "scaffold"},
+    "keep-local": {"name": "ditto", "keep": ["2"]},
+}
+PRIVATE = {"private": {"noise": 1.0, "delta": 1e-3}}
+PLANS: dict[str, dict[str, Any]] = {
+    "open": {},
+    "central": {"privacy": {"plan": "central", "clip": 0.5}, "levels": PRIVATE},
+    "grouped": {
+        "privacy": {"plan": "grouped", "clip": 0.5},
+        "levels": PRIVATE | {"open": {}},
+        "choices": {"open": 0.4},
+    },
+    "local": {"privacy": {"plan": "local", "clip": 0.5}, "levels": PRIVATE},
+    "record": {"privacy": {"plan": "record", "bound": 0.5}, "levels": PRIVATE},
+    "distributed": {"privacy": {"plan": "distributed", "clip": 0.5}, "levels": PRIVATE},
+}
+
+
+def config_of(method: str, plan: str, rounds: int = 3, dtype: str = "float64", **more: Any) -> Config:
+    content = {
+        "name": f"{method}-{plan}-{dtype}",
+        "rounds": rounds,
+        "rate": 0.8,
+        "seed": 3,
+        "batch": 32,
+        "data": {"source": "digits", "clients": NODES},
+        "model": {"hidden": [16]},
+        "method": METHODS[method],
+        "run": {"dtype": dtype},
+    }
+    return parse(content | PLANS[plan] | more)
+
+
+@dataclass(frozen=True)
+class World:
+    config: Config
+    fresh: bool = False
+
+    @property
+    def data(self) -> Federation:
+        return build(self.config).federation
+
+    def simulated(self) -> Run:
+        parts = build(self.config)
+        run = Run(*assemble(*parts[:5]), ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
+        run.go()
+        return run
+
+    def agreements(self) -> Iterator[tuple[Agreement, Rows]]:
+        """Each client's word and its rows."""
+        parts, plan = build(self.config), experiment.plan_name(self.config)
+        choices = parts.privacy.choose(parts.federation, self.config.seed)
+        for k, name in enumerate(parts.federation.ids):
+            own, test, level = parts.federation.rows(k), parts.federation.test_rows(k), choices.of(k)
+            data = parts.federation
+            rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
+            yield Agreement(name, level.name, plan, level.epsilon, level.delta, self.fresh), rows
+
+    def terms(self, run: str) -> Terms:
+        plain = self.config.model_copy(update={"choices": {}})
+        seats = tuple(
+            experiment.seat(plain, agreement.name, agreement.level, len(rows.x))
+            for agreement, rows in self.agreements()
+        )
+        data = self.data
+        return Terms(run, experiment.text_of(plain), data.input_shape, data.classes, seats)
+
+    def office(self, folder: Path, run: str, nodes: dict[str, int], deadline: float = 300.0) -> Office:
+        office = Office(folder / run)
+        office.open(self.terms(run), nodes, Settings(deadline, self.fresh, sums_in_the_open=True))
+        return office
+
+
+@contextmanager
+def federation(folder: Path, world: World) -> Iterator[Local]:
+    """Five nodes, registered and started, with TLS and keys."""
+    with Local(folder) as fed:
+        for agreement, rows in world.agreements():
+            fed.admit(agreement, rows)
+            fed.start(agreement.name)
+        yield fed
+
+
+def largest(a: Tree, b: Tree) -> float:
+    assert a.keys() == b.keys()
+    return max((float((leaf.double() - b[name].double()).abs().max()) for name, leaf in a.items()), default=0.0)
+
+
+def ledger_rows(ledger: Ledger, scopes: set[str] | None = None) -> list[tuple[Any, ...]]:
+    entries = (e for e in ledger.entries() if scopes is None or e.scope in scopes)
+    return sorted((e.round, e.scope, str(e.event), e.count) for e in entries)
+
+
+def ledgers_agree(office: Office, custodies: dict[str, Custody]) -> bool:
+    """Whether every client's own ledger says of this run what the server's does."""
+    with office.ledger() as server:
+        for name, custody in custodies.items():
+            with custody.ledger() as own:
+                scopes = {e.scope for e in own.entries()} | {f"client:{name}", f"server:{name}"}
+                if ledger_rows(server, scopes) != ledger_rows(own):
+                    return False
+    return True
+
+
+def compare(world: World, office: Office, custodies: dict[str, Custody]) -> dict[str, Any]:
+    """The federation's end beside the simulation's."""
+    run = world.simulated()
+    saved = checkpoint.load(office.folder / "checkpoint.bin")
+    view = run.progress.server.view
+    server = max(largest(saved["model"], view.model), largest(saved["extra"], view.extra))
+    first = run.engine.method.join(view, run.engine.start)
+    states = 0.0
+    for place, custody in enumerate(custodies.values()):
+        if run.store.touched[place] and first:
+            mine = custody.state(office.terms.run, world.config.rounds, first)
+            theirs = tree.each(lambda leaf: leaf[0], run.store.read(np.array([place]), first))
+            states = max(states, largest(mine, theirs))
+    with office.ledger() as ledger:
+        same = ledger_rows(ledger) == ledger_rows(run.ledger)
+    took = [row["took_part"] for row in office.told()]
+    return {"server": server, "clients": states, "draws": same, "took part": took}
+
+
+def finite(office: Office) -> bool:
+    model = checkpoint.load(office.folder / "checkpoint.bin")["model"]
+    return all(bool(torch.isfinite(leaf).all()) for leaf in model.values())
+
+
+def note(path: Path, key: str, value: Any) -> None:
+    """Adds a result to a file of results; what is there already stays."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(known | {key: value}, indent=1))
+    sys.stdout.write(f"{key}: {value}\n")
+    sys.stdout.flush()
+
+
+def noted(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
