@@ -1,0 +1,183 @@
+"""Machines that die: five nodes with TLS and keys, one fault in the second round, each kind three times.
+
+After every run: did training complete, is the model finite, do the server's ledger and every client's own ledger agree,
+and is neither below what was released?
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.federation.worlds import World, config_of, federation, finite, ledger_rows, note, noted
+from tacit.deployment.flower import end
+from tacit.deployment.local import Local
+from tacit.deployment.office import Office
+from tacit.engine.flower.custody import Custody
+
+VICTIM = "1"
+ROUNDS = 3
+PLANS = ("local", "central", "local")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`strike` at the moment when the victim computes; `mend` so many seconds later."""
+
+    strike: Callable[[Local], None]
+    mend: Callable[[Local], None]
+    seconds: float
+    deadline: float = 90.0
+
+
+def _group(fed: Local, sign: signal.Signals) -> None:
+    for name in (VICTIM, f"{VICTIM}/nursery"):
+        os.killpg(fed.running[name].pid, sign)
+
+
+def _kill_link(fed: Local) -> None:
+    end(fed.site.running.pop("superlink"), kill=True)
+
+
+def _start_link(fed: Local) -> None:
+    fed.site.running["superlink"] = fed.site.link.superlink()
+
+
+def _kill_server_app(fed: Local) -> None:
+    """The process in which the rounds run, started by our own executor."""
+    session = fed.site.running["superexec"].pid
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and os.getsid(int(entry.name)) == session:
+                if b"flwr-serverapp" in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+def _fill(fed: Local) -> None:
+    folder = fed.home(VICTIM).folder
+    with open(folder / "filler", "wb") as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        except OSError:
+            return
+
+
+def _terminate(fed: Local) -> None:
+    end(fed.running[VICTIM], 20.0)
+
+
+FAULTS = {
+    "SIGKILL of a node, and its return": Fault(lambda f: f.stop(VICTIM, kill=True), lambda f: f.start(VICTIM), 1.0),
+    "SIGTERM of a node, and its return": Fault(_terminate, lambda f: f.start(VICTIM), 1.0),
+    "a node that hangs": Fault(
+        lambda f: _group(f, signal.SIGSTOP), lambda f: _group(f, signal.SIGCONT), 40.0, deadline=30.0
+    ),
+    "SuperLink killed for 10 s": Fault(_kill_link, _start_link, 10.0),
+    "server application killed and resumed": Fault(_kill_server_app, lambda _: None, 0.0),
+    "disk full on a client": Fault(_fill, lambda f: (f.home(VICTIM).folder / "filler").unlink(), 20.0, deadline=60.0),
+}
+
+
+def run_one(fed: Local, name: str, trial: int, before: dict[str, Counter]) -> dict[str, Any]:
+    fault, plan = FAULTS[name], PLANS[trial]
+    world = World(config_of("ditto", plan, rounds=ROUNDS, rate=1.0, epochs=40), fresh=True)
+    for agreement, _ in world.agreements():
+        fed.home(agreement.name).settle(agreement)
+    run = f"{list(FAULTS).index(name)}-{trial}-{plan}"
+    office = world.office(fed.folder / "server" / "runs", run, fed.nodes, fault.deadline)
+    custody, struck = Custody(fed.home(VICTIM).folder), threading.Event()
+    waiting = threading.Thread(target=_strike, args=(fed, fault, office, custody, struck), daemon=True)
+    waiting.start()
+    began = time.monotonic()
+    fed.site.conduct([office], 900, fed.revive)
+    waiting.join(120)
+    return {
+        "plan": plan,
+        "struck": struck.is_set(),
+        "completed": bool(office.outcome and office.outcome["round"] == ROUNDS),
+        "finite": finite(office),
+        "took part": [row["took_part"] for row in office.told()],
+        "turns": [row["turn"] for row in office.told()],
+        "ledgers agree": _agree(fed, office, before),
+        "charged at least what was released": _covered(office),
+        "seconds": round(time.monotonic() - began),
+    }
+
+
+def _strike(fed: Local, fault: Fault, office: Office, custody: Custody, struck: threading.Event) -> None:
+    while not custody.answered(office.terms.run, 1):
+        time.sleep(0.05)
+    fault.strike(fed)
+    struck.set()
+    time.sleep(fault.seconds)
+    fault.mend(fed)
+
+
+def _agree(fed: Local, office: Office, before: dict[str, Counter]) -> bool:
+    """Every client's ledger has what it had before this run, and what the server's ledger has against it; no more."""
+    alike = True
+    with office.ledger() as server:
+        level = office.terms.roster[0].level
+        for name in fed.nodes:
+            scopes = {f"client:{name}", f"server:{name}", f"level:{level}", f"released:{level}"}
+            expected = before.setdefault(name, Counter()) + Counter(ledger_rows(server, scopes))
+            with Custody(fed.home(name).folder).ledger() as own:
+                before[name] = Counter(ledger_rows(own))
+            alike &= before[name] == expected
+    return alike
+
+
+def _covered(office: Office) -> bool:
+    """Each turn in which somebody took part has been charged, to a level or to as many clients."""
+    with office.ledger() as ledger:
+        charged = Counter(entry.round for entry in ledger.entries())
+    return all(charged[row["turn"]] >= (1 if charged else 0) for row in office.told() if row["took_part"])
+
+
+def _small_disk(folder: Path) -> bool:
+    """A disk of 32 MB for the victim, so that it can be filled."""
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)], capture_output=True)
+    return done.returncode == 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.federation.faults", description=__doc__)
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--results", type=Path, default=Path("runs/federation/faults.json"))
+    options = parser.parse_args()
+    known = noted(options.results)
+    wanted = [(n, t) for t in range(options.trials) for n in FAULTS if options.only in n and f"{n}/{t}" not in known]
+    if not wanted:
+        return
+    with tempfile.TemporaryDirectory(prefix="tacit-faults-") as name:
+        folder = Path(name)
+        mounted = _small_disk(folder / "clients" / VICTIM)
+        try:
+            with federation(folder, World(config_of("ditto", "local", rate=1.0), fresh=True)) as fed:
+                before: dict[str, Counter] = {}
+                for fault, trial in wanted:
+                    if "disk" in fault and not mounted:
+                        note(options.results, f"{fault}/{trial}", {"skipped": "no right to mount a small disk"})
+                        continue
+                    note(options.results, f"{fault}/{trial}", run_one(fed, fault, trial, before))
+        finally:
+            if mounted:
+                subprocess.run(["umount", "-l", str(folder / "clients" / VICTIM)], check=False)
+
+
+if __name__ == "__main__":
+    main()
