@@ -56,9 +56,9 @@ def _kill_server_app(fed: Local) -> None:
     session = fed.site.running["superexec"].pid
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdecimal() and os.getsid(int(entry.name)) == session:
-                if b"flwr-serverapp" in (entry / "cmdline").read_bytes():
-                    os.kill(int(entry.name), signal.SIGKILL)
+            ours = entry.name.isdecimal() and os.getsid(int(entry.name)) == session
+            if ours and b"flwr-serverapp" in (entry / "cmdline").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
         except OSError:
             continue
 
