@@ -1,6 +1,7 @@
 """Small federations and models that many tests share."""
 
 from collections import OrderedDict
+from typing import Literal
 
 import numpy as np
 import torch
@@ -67,10 +68,9 @@ def assembled(
     epochs: int = 1,
     rate: float = 0.5,
     steps: int | None = None,
+    engine: Literal["local", "ray"] = "local",
 ) -> Assembled:
-    training = Training(
-        rounds=rounds, sampler=Poisson(rate), batch=4, epochs=epochs, steps=steps, seed=3, chunk=chunk, dtype=dtype
-    )
+    training = Training(rounds, Poisson(rate), 4, epochs, steps, seed=3, chunk=chunk, dtype=dtype, engine=engine)
     return assemble(federation or ragged(), model_for(method), method, privacy, training)
 
 

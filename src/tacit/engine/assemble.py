@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -43,8 +43,11 @@ class Training:
     chunk: int | None = None
     dtype: torch.dtype = torch.float32
     devices: Devices = field(default_factory=Devices)
+    engine: Literal["local", "ray"] = "local"  # where chunks of a cohort run: in threads, or on a Ray cluster
 
     def __post_init__(self) -> None:
+        if self.engine not in ("local", "ray"):
+            raise TacitError(f"engine is {self.engine!r}: use 'local' (this machine) or 'ray' (a Ray cluster)")
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -130,10 +133,19 @@ def assemble(
     plan = privacy.plan.plan(setting)
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
-    engine = Vectorised(
+    engine = _kind(training)(
         method, task, plan, federation, start, training.seed, chunk=training.chunk, devices=training.devices
     )
     return Assembled(engine, shapes)
+
+
+def _kind(training: Training) -> type[Vectorised]:
+    if training.engine == "local":
+        return Vectorised
+    from tacit.engine.ray import OnRay, connect
+
+    connect()
+    return OnRay
 
 
 def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:

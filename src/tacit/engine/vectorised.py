@@ -1,5 +1,6 @@
 """A round's clients as one tensor program: `vmap` of the method's client program over chunks of the cohort."""
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
 from typing import NamedTuple
@@ -38,6 +39,15 @@ class Broadcast(NamedTuple):
         return tuple(leaf.shape for leaf in pytree.tree_leaves((self.view, self.public)))
 
 
+class Computed(NamedTuple):
+    """What came of a chunk: the sum of its messages (or the messages), and what stays with its clients."""
+
+    totals: Totals
+    bodies: Tree  # every client's message, where the method gathers them
+    states: Tree
+    losses: Tree
+
+
 @dataclass(frozen=True, eq=False)
 class Vectorised(Clients):
     """Runs client programs. Results do not depend on `chunk` or threads beyond the order of floating-point sums.
@@ -65,10 +75,7 @@ class Vectorised(Clients):
         """
         store.expect(cohort)
         given, chunks = Broadcast(view, public, round), list(self.chunking.split(cohort))
-        if self.recorded:
-            for clients in chunks:  # in this thread alone: nothing else may run while a program is recorded
-                self._prepare(given, clients, store)
-        parts = self.workers.map(partial(self._chunk, given, store, gathered or {}), chunks)
+        parts = self._parts(given, store, gathered or {}, chunks)
         if self.plan.secure_sum:
             return secure_sum.totals(self.plan, self.nothing(like), zip(chunks, parts, strict=True), self.seed, round)
         return reduce(_added, parts, self.nothing(like))
@@ -77,7 +84,7 @@ class Vectorised(Clients):
         """Everybody else's round: their states move on, and nothing comes of it but that."""
 
         def chunk(task: ModuleTask, clients: np.ndarray) -> None:
-            inputs = self._inputs(view, clients, round, store)
+            inputs = self.inputs_for(self._states(view, clients, store), clients, round)
             store.write(clients, self.idled(task, view, round, inputs))
 
         everybody = np.arange(self.federation.clients)
@@ -90,6 +97,11 @@ class Vectorised(Clients):
         other.__dict__["workers"] = self.workers
         return other
 
+    @property
+    def several(self) -> int:
+        """How many chunks run at a time."""
+        return self.workers.several
+
     @cached_property
     def workers(self) -> Workers[ModuleTask]:
         return Workers(self.task, torch.get_num_threads())
@@ -101,7 +113,7 @@ class Vectorised(Clients):
             rounds=self.plan.setting.rounds,
             steps=self.steps,
             params=max(1, tree.size(self.start)),
-            workers=self.workers.several,
+            workers=self.several,
             alike=self.devices.alike,
             gather=self.method.gather,
             chunk=self.chunk,
@@ -112,36 +124,54 @@ class Vectorised(Clients):
     def recorded(self) -> bool:
         return self.chunking.recorded
 
-    def _chunk(self, given: Broadcast, store: Store, gathered: Tree, task: ModuleTask, clients: np.ndarray) -> Totals:
-        view, public, round = given
-        inputs, now = self._inputs(view, clients, round, store), torch.tensor(round)
-        run = self.programs.get(self._key(given, clients)) if self.recorded else None
+    def compute(self, task: ModuleTask, given: Broadcast, clients: np.ndarray, state: Tree) -> Computed:
+        """A chunk's round, from the states that its clients have; nothing is written."""
+        (view, public, round), inputs = given, self.inputs_for(state, clients, given.round)
+        run, now = self.programs.get(self._key(given, clients)) if self.recorded else None, torch.tensor(round)
         if run is not None:
             totals, states, losses = run(view, public, now, self.chunking.shape(clients).fill(inputs))
-        else:
-            messages, states, losses = self.encoded(task, inputs.full, view, public, now, inputs)
-            totals = self._sum(messages, inputs.level, inputs.real)
-            for name, leaf in gathered.items():
-                leaf[clients] = messages.body[name]
-        store.write(clients, tree.each(lambda leaf: leaf[: len(clients)], states))
-        if self.diary is not None:
-            self.diary.write(round, clients, losses["loss"][: len(clients)])
-        return totals
+            return Computed(totals, {}, states, losses)
+        messages, states, losses = self.encoded(task, inputs.full, view, public, now, inputs)
+        bodies = messages.body if self.method.gather else {}
+        return Computed(self._sum(messages, inputs.level, inputs.real), bodies, states, losses)
 
-    def _inputs(self, view: Shared, clients: np.ndarray, round: int, store: Store) -> Inputs:
-        return self.inputs_for(store.read(clients, self.method.join(view, self.start)), clients, round)
+    def prepare(self, given: Broadcast, clients: np.ndarray, state: Callable[[], Tree]) -> None:
+        """Records the program of these clients' chunk, if programs are recorded and it is not there yet.
+
+        In one thread alone: nothing else may run while a program is recorded.
+        """
+        if not self.recorded or (key := self._key(given, clients)) in self.programs:
+            return
+        (view, public, round), shape = given, key[0]
+        inputs = shape.fill(self.inputs_for(state(), clients, round))
+        program = partial(self._plain, self.task, shape.full)
+        self.programs[key] = record(program, view, public, torch.tensor(round), inputs)
+
+    def _parts(self, given: Broadcast, store: Store, gathered: Tree, chunks: Sequence[np.ndarray]) -> Iterable[Totals]:
+        """The totals of each chunk, in order; its clients' states are then in the store."""
+        for clients in chunks:
+            self.prepare(given, clients, lambda c=clients: self._states(given.view, c, store))
+
+        def chunk(task: ModuleTask, clients: np.ndarray) -> Totals:
+            done = self.compute(task, given, clients, self._states(given.view, clients, store))
+            return self._keep(given.round, store, gathered, clients, done)
+
+        return self.workers.map(chunk, chunks)
+
+    def _keep(self, round: int, store: Store, gathered: Tree, clients: np.ndarray, done: Computed) -> Totals:
+        """Writes what a chunk leaves behind; a recorded program's may have rows that only fill it up."""
+        for name, leaf in gathered.items():
+            leaf[clients] = done.bodies[name]
+        store.write(clients, tree.each(lambda leaf: leaf[: len(clients)], done.states))
+        if self.diary is not None:
+            self.diary.write(round, clients, done.losses["loss"][: len(clients)])
+        return done.totals
+
+    def _states(self, view: Shared, clients: np.ndarray, store: Store) -> Tree:
+        return store.read(clients, self.method.join(view, self.start))
 
     def _key(self, given: Broadcast, clients: np.ndarray) -> Key:
         return self.chunking.shape(clients), given.shapes
-
-    def _prepare(self, given: Broadcast, clients: np.ndarray, store: Store) -> None:
-        """Records the program of these clients' chunk, if it is not there yet."""
-        key = self._key(given, clients)
-        if key not in self.programs:
-            (view, public, round), shape = given, key[0]
-            inputs = shape.fill(self._inputs(view, clients, round, store))
-            program = partial(self._plain, self.task, shape.full)
-            self.programs[key] = record(program, view, public, torch.tensor(round), inputs)
 
     def _plain(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs

@@ -106,6 +106,7 @@ def build_training(config: Config) -> Training:
         steps=config.steps,
         seed=config.seed,
         chunk=config.run.chunk,
+        engine=config.run.engine,
         devices=Devices(**(_given(config.devices) if config.devices else {})),
         dtype={"float32": torch.float32, "float64": torch.float64}[config.run.dtype],
     )

@@ -24,6 +24,7 @@ NOT_IN_RESULT = (
     ("name",),
     ("run", "threads"),
     ("run", "chunk"),
+    ("run", "engine"),
     ("run", "checkpoint_every"),
     ("privacy", "secure_sum"),
 )
@@ -189,6 +190,7 @@ class RunTable(Table):
     checkpoint_every: Count = 10
     chunk: Count | None = None
     threads: Count | None = None
+    engine: Literal["local", "ray"] = "local"
     dtype: Literal["float32", "float64"] = "float32"
 
 

@@ -26,15 +26,20 @@ def describe(
         "model": {"class": type(model).__name__, "digest": model_digest(model)},
         "method": {"value": plain(method)},
         "privacy": {"value": plain(privacy)},
-        "training": {"value": plain(replace(training, chunk=None))},
+        "training": {"value": plain(_result_of(training))},
         "evaluate": {"every": schedule.evaluate_every, "sample": schedule.sample or "all"},
     }
 
 
 def identity(federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training) -> str:
     """Changes with anything that changes the trained models; not with the size of chunks."""
-    parts = [plain(method), plain(privacy), plain(replace(training, chunk=None))]
+    parts = [plain(method), plain(privacy), plain(_result_of(training))]
     return _digest([data_digest(federation), model_digest(model), *parts])
+
+
+def _result_of(training: Training) -> Training:
+    """Without what leaves the result as it is."""
+    return replace(training, chunk=None, engine="local")
 
 
 def data_digest(federation: Federation) -> str:
