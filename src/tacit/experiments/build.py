@@ -92,6 +92,8 @@ def _keeping(config: Config) -> MethodTable:
 
 def load_data(config: Config) -> Federation:
     options = {"seed": config.seed, **_given(config.data, source="")}
+    if config.data.normalise is not None:
+        options["normalise"] = _given(config.data.normalise)
     if options.get("client") == "":  # TOML has no word for nothing: a table without a column of clients
         options["client"] = None
     return sources.load(config.data.source, **options)

@@ -14,6 +14,7 @@ SOURCES = {
     "digits": "1,797 handwritten digits of 8x8; nothing is fetched",
     "csv": "a table of numbers with a column of labels and, if you like, one of clients",
     "hub": "a data set of the hub; nothing is fetched for a local path",
+    "features": "features of images that tacit encode wrote",
     "mnist": "handwritten digits of 28x28, by writer too",
     "fashion_mnist": "clothes of 28x28",
     "cifar10": "photographs of 32x32 in colour",
@@ -48,7 +49,11 @@ def data_tables() -> list[Table]:
 
 def _source(name: str) -> tuple[str, str]:
     if name not in sources.FILES:
-        own = {"csv": "a file of yours: path = ...", "hub": "the hub, or local files in its format: path = ..."}
+        own = {
+            "csv": "a file of yours: path = ...",
+            "features": "a file of yours: path = ...",
+            "hub": "the hub, or local files in its format: path = ...",
+        }
         return _about(name), own.get(name, "scikit-learn, already installed")
     relative, _ = sources.FILES[name]
     folder = os.environ.get(sources.FOLDER)

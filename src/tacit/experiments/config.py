@@ -35,6 +35,15 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class NormaliseTable(Table):
+    """Inputs by public constants or statistics; see `tacit.federation.normalise`."""
+
+    shift: Finite | None = None
+    scale: Positive | None = None
+    statistics: str | None = None
+    public_rows: Count | None = None
+
+
 class Data(Table):
     """Keys that are left out take the source's own defaults; see `tacit data`."""
 
@@ -58,6 +67,7 @@ class Data(Table):
     test_split: str | None = None
     cache: str | None = None
     revision: str | None = None
+    normalise: NormaliseTable | None = None
 
 
 class TransformTable(Table):

@@ -3,6 +3,7 @@
 A draw depends on (seed, round) and, for rows, on the client: never on which other clients are eligible or asked.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -203,7 +204,9 @@ class PoissonBatches:
         return self.epochs * -(-n // self.size)
 
     def event(self, inner: "DpEvent", n: int) -> "DpEvent":
-        return Poisson(self.rate(n)).event(inner, n)
+        """At the rate, rounded up to a power of 2^(1/16): a larger rate never costs less, and clients of like sizes
+        share one calibration."""
+        return Poisson(min(1.0, 2 ** (math.ceil(16 * math.log2(self.rate(n)) - 1e-9) / 16))).event(inner, n)
 
     def draw(self, seed: int, round: int, client: int, n: int, purpose: str = "batches") -> Rows:
         step, row = self._drawn(generator(seed, purpose, round, client), n)

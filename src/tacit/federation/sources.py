@@ -15,6 +15,7 @@ from tacit.errors import TacitError
 from tacit.federation.checks import unknown
 from tacit.federation.data import Federation, count_classes, features, labels
 from tacit.federation.hub import hub_pool
+from tacit.federation.normalise import normalised
 from tacit.federation.pools import Ids, Options, Pool, divide
 from tacit.federation.tables import read_csv
 
@@ -23,8 +24,9 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class LoadOptions(Options, total=False):
-    """The arguments of `divide`, and those of the source: see `csv_pool` and `hub_pool`."""
+    """The arguments of `divide`, those of the source (see `csv_pool` and `hub_pool`), and `normalised`'s."""
 
+    normalise: Mapping[str, Any] | None
     path: str
     label: str
     client: str | None
@@ -80,6 +82,19 @@ def _location30(name: str, file: Arrays) -> Pool:
     return Pool(name, features(bits.astype(np.float32), name), labels(file["y"], name), 30)
 
 
+def features_pool(path: str) -> Pool:
+    """Features of images that `tacit encode` wrote, with labels, and clients where they are known."""
+    try:
+        with np.load(path) as file:
+            x, y = features(file["x"], path), labels(file["y"], path)
+            test = (features(file["x_test"], path), labels(file["y_test"], path)) if "x_test" in file else None
+            ids = {"client": Ids(file["client"], file.get("client_test"))} if "client" in file else {}
+    except (OSError, ValueError, KeyError) as error:
+        raise TacitError(f"{path} is no file of features ({error}): it needs x and y, see tacit encode") from None
+    classes = count_classes(y, *(() if test is None else (test[1],)))
+    return Pool(Path(path).stem, x, y, classes, test, ids, usual="client" if ids else "classes")
+
+
 def _clip(name: str, file: Arrays) -> Pool:
     """Features of CIFAR-10; the natural partition `privatefl` is that paper's 100 clients of two classes."""
     train, test = (features(file[f"q_{part}"] * file["scale"], name) for part in ("train", "test"))
@@ -118,6 +133,7 @@ SOURCES: dict[str, Callable[..., Pool]] = {
     "digits": digits_pool,
     "csv": csv_pool,
     "hub": hub_pool,
+    "features": features_pool,
     **{name: partial(npz_pool, name) for name in FILES},
 }
 
@@ -130,6 +146,7 @@ def load(source: str, **options: Unpack[LoadOptions]) -> Federation:
     if source not in SOURCES:
         raise unknown("data source", source, SOURCES)
     read, known = SOURCES[source], Options.__annotations__
+    normalise = options.pop("normalise", None)
     own = {name: value for name, value in options.items() if name not in known}
     accepted = inspect.signature(read).parameters
     for name in own:
@@ -138,7 +155,8 @@ def load(source: str, **options: Unpack[LoadOptions]) -> Federation:
     if "path" in accepted and "path" not in own:
         raise TacitError(f"the source '{source}' needs a path: give path=...")
     shared: Any = {name: value for name, value in options.items() if name in known}
-    return divide(read(**own), **shared)
+    pool = read(**own)
+    return divide(normalised(pool, normalise, options.get("seed", 0)) if normalise else pool, **shared)
 
 
 def digits(**options: Unpack[Options]) -> Federation:
