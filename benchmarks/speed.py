@@ -124,7 +124,7 @@ def _measure_model(systems: Sequence[System], model: str, repeats: int, step: St
     best = {name: min(medians, key=medians.__getitem__) for name, medians in tried.items()}
     with ExitStack() as stack:
         peers = {each.name: stack.enter_context(Peer(each, model, best[each.name])) for each in systems}
-        seconds = _take_turns(peers, repeats, lambda name: step(f"{model}: {name}"))
+        seconds = take_turns(peers, repeats, lambda name: step(f"{model}: {name}"))
     return {
         name: Timing(
             seconds=seconds[name],
@@ -142,11 +142,11 @@ def _try_settings(system: System, model: str, step: Step) -> dict[Setting, float
     step(what, advance=0)
     with ExitStack() as stack:
         peers = {setting: stack.enter_context(Peer(system, model, setting)) for setting in system.settings}
-        seconds = _take_turns(peers, TRIAL_ROUNDS, lambda _: step(what))
+        seconds = take_turns(peers, TRIAL_ROUNDS, lambda _: step(what))
     return {setting: statistics.median(rounds) for setting, rounds in seconds.items()}
 
 
-def _take_turns(peers: dict[Key, Peer], repeats: int, step: Callable[[Key], None]) -> dict[Key, list[float]]:
+def take_turns(peers: dict[Key, Peer], repeats: int, step: Callable[[Key], None]) -> dict[Key, list[float]]:
     seconds: dict[Key, list[float]] = {key: [] for key in peers}
     for _ in range(repeats):
         for key, peer in peers.items():

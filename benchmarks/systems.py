@@ -13,7 +13,7 @@ from benchmarks.serving import PeerError
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
-PFL_HOME = HERE / ".peers" / "pfl"
+HOMES = HERE / ".peers"
 
 
 @dataclass(frozen=True, order=True)
@@ -43,13 +43,20 @@ def this_python() -> Path:
 
 
 def pfl_python() -> Path:
-    """The Python that has pfl, in an environment of its own that is made on first use."""
-    python = PFL_HOME / "bin" / "python"
-    requirements = PEERS / "requirements-pfl.txt"
-    stamp = PFL_HOME / "installed"
+    return _own_python("pfl", _python_for_pfl)
+
+
+def opacus_python() -> Path:
+    return _own_python("opacus", lambda: sys.executable)
+
+
+def _own_python(name: str, base: Callable[[], str]) -> Path:
+    """The Python that has a peer, in an environment of its own that is made on first use."""
+    home = HOMES / name
+    python, stamp, requirements = home / "bin" / "python", home / "installed", PEERS / f"requirements-{name}.txt"
     wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if not stamp.exists() or stamp.read_text() != wanted:
-        _call([_python_for_pfl(), "-m", "venv", "--clear", PFL_HOME])
+        _call([base(), "-m", "venv", "--clear", home])
         _call([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements])
         stamp.write_text(wanted)
     return python

@@ -32,19 +32,27 @@ CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
 SERVER_RATE = 1.0
 WARM_UP_ROUNDS = 3
+RECORD_CLIENTS, RECORD_ROWS, RECORD_BATCH = 100, 128, 64  # two steps of DP-SGD for each client
+RECORD_HIDDEN = (600, 100)
 SEED = 0
 
 Round = Callable[[], None]
 Build = Callable[[str], Round]
 
 
-def run(system: str, build: Build, set_threads: Callable[[int], None], packages: tuple[str, ...]) -> None:
+def run(
+    system: str,
+    build: Build,
+    set_threads: Callable[[int], None],
+    packages: tuple[str, ...],
+    models: tuple[str, ...] = MODELS,
+) -> None:
     """Be the whole program of one system: read the arguments, warm up, then time rounds."""
-    options = _arguments(system)
+    options = _arguments(system, models)
     replies = _take_stdout()
     set_threads(options.threads)
     one_round = build(options.model)
-    for _ in range(WARM_UP_ROUNDS):
+    for _ in range(WARM_UP_ROUNDS if models is MODELS else 1):
         one_round()
     about: dict[str, Any] = {
         "system": system,
@@ -59,9 +67,9 @@ def run(system: str, build: Build, set_threads: Callable[[int], None], packages:
         _reply(replies, about)
 
 
-def _arguments(system: str) -> argparse.Namespace:
+def _arguments(system: str, models: tuple[str, ...]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=f"Time training rounds of {system}.")
-    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--model", choices=models, required=True)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to time, after the warm-up")
     parser.add_argument("--threads", type=int, default=1, help="threads a tensor operation may use")
     parser.add_argument("--serve", action="store_true", help='run one round for each line "go" on standard input')

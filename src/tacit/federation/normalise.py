@@ -23,7 +23,8 @@ WAYS = ("shift", "scale", "statistics", "public_rows")
 
 def normalised(pool: Pool, how: Mapping[str, Any], seed: int) -> Pool:
     """`pool` with inputs (x - shift) / scale: by two constants (0 and 1 if left out), by the `statistics` of a file
-    with `mean` and `std` for each feature, or by those of `public_rows` rows that are taken out of the pool.
+    with `mean` and `std` for each feature, or by those of `public_rows` rows that are taken out of the pool (with a
+    `scale`, only by their mean).
     """
     for name in how:
         if name not in WAYS:
@@ -34,7 +35,8 @@ def normalised(pool: Pool, how: Mapping[str, Any], seed: int) -> Pool:
         return _scaled(pool, *read_statistics(Path(how["statistics"])))
     if "public_rows" in how:
         public, rest = set_aside(pool, how["public_rows"], seed)
-        return _scaled(rest, *statistics(public))
+        mean, std = statistics(public)
+        return _scaled(rest, mean, torch.tensor(how["scale"]) if "scale" in how else std)
     return _scaled(pool, *(torch.tensor(float(how.get(name, usual))) for name, usual in (("shift", 0), ("scale", 1))))
 
 

@@ -90,16 +90,22 @@ def _privacy(arm: Arm, tuned: Tuned) -> dict[str, Any]:
 
 CLIP: Final = World(
     "cifar10-clip",
-    {"source": "clip_vitb32", "partition": "privatefl", "test": "matched", "normalise": {"public_rows": 1000}},
+    {
+        "source": "clip_vitb32",
+        "partition": "privatefl",
+        "test": "matched",
+        "normalise": {"public_rows": 1000, "scale": 1.0},
+    },
     {"name": "softmax"},
 )
+CLIP_SCALED: Final = replace(CLIP, data={**CLIP.data, "normalise": {"public_rows": 1000}})
 CLIP_BY_CONSTANTS: Final = replace(
     CLIP, name="cifar10-clip-constants", data={**CLIP.data, "normalise": {"shift": 0.0, "scale": 0.5}}
 )
 MNIST: Final = World(
     "mnist",
     {"source": "mnist", "partition": "classes", "classes_each": 2, "test": "matched"},
-    {"name": "mlp", "hidden": [100, 50]},
+    {"name": "mlp", "hidden": [64, 32]},
 )
 
 

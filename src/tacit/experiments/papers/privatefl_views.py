@@ -1,0 +1,97 @@
+"""What a page of PrivateFL shows: every accuracy in the ways that `privatefl_cell` names, beside the paper's one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tacit.experiments.papers.privatefl_cell import measure
+from tacit.experiments.papers.privatefl_recipe import Arm, Tuned, World
+from tacit.experiments.reproduce import Bench, Cell
+from tacit.experiments.reproduce_page import Results, plus_minus
+
+HEADS: Final = (
+    "paper",
+    "(a) own model, own classes",
+    "worst tenth",
+    "(b) shared model, whole test set",
+    "epsilon spent",
+)
+WAYS: Final = """**Three ways to say an accuracy.** (a) Each client's own model, its transform included, on test rows of
+its own classes, mean over clients, after the last round: this is what the authors call the global model's accuracy
+(they take the round that was best on test rows). (b) The shared model on the whole test set; a transform is no part of
+it and is reset to the identity. (c) The same as (a) for training alone, without any federation: what personalization
+reaches by itself. A personal layer makes (a) easy where a client holds two classes: compare it with (c)."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table: what is run, and the paper's figure for it."""
+
+    name: str
+    world: World
+    arm: Arm
+    tuned: Tuned
+    paper: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    line: Line
+    cells: Sequence[Cell]
+
+    def mean(self, name: str) -> float:
+        return float(np.mean([cell[name] for cell in self.cells]))
+
+    def text(self, name: str) -> str:
+        values = [cell[name] for cell in self.cells]
+        return plus_minus(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, 3)
+
+
+def run(bench: Bench, lines: Sequence[Line]) -> list[Row]:
+    return [
+        Row(line, [measure(bench, line.world, line.arm, line.tuned, seed) for seed in range(bench.seeds)])
+        for line in lines
+    ]
+
+
+def table(title: str, rows: Sequence[Row], note: str = "") -> Results:
+    return Results(title, ["", *HEADS], [_cells(row) for row in rows], note)
+
+
+def _cells(row: Row) -> list[str]:
+    alone = row.line.arm.kind == "open"
+    paper = "-" if row.line.paper is None else f"{row.line.paper:.3f}"
+    return [
+        row.line.name,
+        paper,
+        row.text("own"),
+        f"{row.mean('worst'):.3f}",
+        "-" if alone else row.text("whole"),
+        "nothing leaves" if alone else _spent(row),
+    ]
+
+
+def _spent(row: Row) -> str:
+    spent = row.cells[0]["spent"]
+    name, value = next(iter(spent.items()))
+    return f"{value:.2f} ({name.upper()})"
+
+
+def claims(lines: Sequence[tuple[str, float, float]]) -> Results:
+    """Each claim: what was measured, the bar, and whether it was reached."""
+    rows = [[name, f"{bar:.3f}", f"{value:.3f}", "yes" if value >= bar else "NO"] for name, value, bar in lines]
+    return Results("Bars", ["", "at least", "measured", "reached"], rows)
+
+
+def settings(rows: Sequence[Row]) -> Results:
+    """What each row was trained with."""
+    lines = []
+    for row in rows:
+        t = row.line.tuned
+        numbers = (t.rounds, f"{t.lr:g}", f"{t.clip:g}", t.batch, t.epochs, f"{t.server_lr:g}", f"{t.rate:g}")
+        seconds = np.median([cell["seconds"] for cell in row.cells])
+        lines.append([row.line.name, *map(str, numbers), f"{seconds:.0f}"])
+    heads = ["", "rounds", "lr", "clip", "batch", "epochs", "server lr", "rate", "processor seconds"]
+    return Results("Settings", heads, lines, "Chosen on validation rows: `tacit reproduce privatefl/selection`.")

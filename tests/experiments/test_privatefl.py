@@ -1,0 +1,59 @@
+"""PrivateFL's pages: recipes are files of experiments, accuracies are named, and the verdict tells what it rests on."""
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tacit.experiments.papers import privatefl as pages
+from tacit.experiments.papers.privatefl_cell import ALONE, HEAD, measure
+from tacit.experiments.papers.privatefl_recipe import LAYER, Arm, Tuned, World, experiment
+from tacit.experiments.papers.privatefl_tuned import TRIED
+from tacit.experiments.papers.privatefl_views import Line, Row
+from tacit.experiments.reproduce import REGISTRY, Bench, find
+
+SMALL = World("digits", {"source": "digits", "test": "matched"}, {"name": "softmax"}, clients=10)
+QUICK = Tuned(rounds=2, lr=0.5)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(Console(file=StringIO()), False, 1, tmp_path, "test")
+
+
+def test_every_setting_that_was_tried_is_an_experiment() -> None:
+    for world, arm, tried in TRIED.values():
+        for tuned in tried:
+            config = experiment(world, arm, tuned, 0)
+            assert config.privacy.plan == arm.kind
+            assert (config.model.transform is None) == (arm.transform is None)
+
+
+def test_every_page_is_registered_by_its_own_name() -> None:
+    for name in (each for each in REGISTRY if each.startswith("privatefl/")):
+        assert find(name).name == name
+
+
+def test_a_random_head_learns_its_transform_alone(bench: Bench) -> None:
+    head, alone = (measure(bench, SMALL, arm, QUICK, 0) for arm in (HEAD, ALONE))
+    assert 0 <= head["own"] <= 1
+    assert alone["own"] > head["own"]  # with so few rounds
+    assert not alone["spent"]
+
+
+@pytest.mark.parametrize("kind", ["central", "record"])
+def test_a_cell_tells_what_was_spent(bench: Bench, kind: str) -> None:
+    arm = Arm(kind, 4.0, 1e-2, transform=LAYER, privacy={"allow_large_delta": True})  # pyright: ignore[reportArgumentType]
+    cell = measure(bench, SMALL, arm, QUICK, 0)
+    assert 3.8 < cell["spent"]["pld"] <= 4.0
+    assert measure(bench, SMALL, arm, QUICK, 0) == cell  # from the cache
+
+
+@pytest.mark.parametrize(("alone", "said"), [(0.95, "personalization alone"), (0.85, "worth more than either alone")])
+def test_the_verdict_credits_the_federation_only_beyond_training_alone(alone: float, said: str) -> None:
+    line = Line("", SMALL, Arm("central"), QUICK)
+    rows = [Row(line, [{"own": own, "whole": 0.8}]) for own in (0.8, 0.9)]
+    other = [Row(replace(line, arm=ALONE), [{"own": own, "whole": 0.1}]) for own in (alone, 0.6)]
+    assert said in pages.verdict(rows, other)
