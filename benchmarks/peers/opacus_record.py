@@ -4,6 +4,7 @@
 The module is wrapped once, which spares Opacus the engine's set-up for each client.
 """
 
+# pyright: reportMissingImports=false
 import protocol
 import torch
 from opacus.grad_sample import GradSampleModule

@@ -30,6 +30,7 @@ TABLE_6: Final = {  # CLIP encoder: (FedAvg, with transform) by epsilon
     "record": {2.0: (0.761, 0.867), 4.0: (0.780, 0.882), 6.0: (0.797, 0.899), 8.0: (0.827, 0.919)},
 }
 UNITS: Final = {"central": "client-level (central), the server trusted", "record": "record-level, nobody trusted"}
+PLANS: Final[tuple[tuple[Kind, Tuned], ...]] = (("central", CLIP_CENTRAL), ("record", CLIP_RECORD))
 DITTO: Final = {"name": "ditto", "strength": 0.1}
 LOCAL: Final = Tuned(rounds=20, lr=0.1)
 
@@ -40,7 +41,7 @@ def make_clip(bench: Bench) -> list[Part]:
     parts: list[Part] = [WAYS]
     bars: list[tuple[str, float, float]] = []
     every: list[Row] = list(alone)
-    for kind, tuned in (("central", CLIP_CENTRAL), ("record", CLIP_RECORD)):
+    for kind, tuned in PLANS:
         for epsilon in epsilons:
             rows = run(bench, _arms(kind, epsilon, tuned))
             every += rows

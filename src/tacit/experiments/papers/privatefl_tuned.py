@@ -5,27 +5,29 @@ from dataclasses import fields
 from typing import Final
 
 from tacit.experiments.papers.privatefl_cell import described, validate
-from tacit.experiments.papers.privatefl_recipe import CLIP, CLIP_SCALED, LAYER, MNIST, Arm, Tuned, World
+from tacit.experiments.papers.privatefl_recipe import CLIP, CLIP_SCALED, LAYER, MNIST, Arm, Kind, Tuned, World
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part, Results
 
 CLIP_CENTRAL: Final = Tuned(rounds=20, lr=0.5, clip=0.5)
 CLIP_RECORD: Final = Tuned(rounds=10, lr=2.0, clip=1.0)
-MNIST_RECORD: Final = Tuned(rounds=30, lr=1.0, clip=1.0)
+MNIST_RECORD: Final = Tuned(rounds=20, lr=2.0, clip=1.0)
 MNIST_CENTRAL: Final = Tuned(rounds=20, lr=0.1, clip=0.5)
 
 Tried = Mapping[str, tuple[World, Arm, Sequence[Tuned]]]
+Grid = tuple[World, Kind, Sequence[float], Sequence[Tuned]]
+GRIDS: Final[tuple[Grid, ...]] = (
+    (CLIP, "central", (2.0, 8.0), (CLIP_CENTRAL, Tuned(20, 0.5, 1.0))),
+    (CLIP_SCALED, "record", (2.0, 8.0), (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))),
+    (MNIST, "record", (8.0,), (MNIST_RECORD, Tuned(10, 1.0, 1.0))),
+)
 TRIED: Final[Tried] = {
     f"{world.name}: {kind}, epsilon {epsilon:g}, {'with' if layer else 'without'} transform": (
         world,
         Arm(kind, epsilon, transform=layer),
         tried,
     )
-    for world, kind, epsilons, tried in (
-        (CLIP, "central", (2.0, 8.0), (CLIP_CENTRAL, Tuned(20, 0.5, 1.0))),
-        (CLIP_SCALED, "record", (2.0, 8.0), (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))),
-        (MNIST, "record", (8.0,), (MNIST_RECORD, Tuned(30, 2.0, 1.0))),
-    )
+    for world, kind, epsilons, tried in GRIDS
     for epsilon in epsilons
     for layer in (LAYER, None)
 }
