@@ -37,6 +37,7 @@ class Shape(NamedTuple):
     clients: int
     steps: int
     full: int  # leading steps that are live for every client
+    own: int = 0  # rows of a client that are fetched once, where batches come back to them
 
     def fill(self, inputs: Inputs) -> Inputs:
         """Rows repeated to `clients`, steps that are not live added up to `steps`."""

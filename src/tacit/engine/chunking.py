@@ -57,7 +57,12 @@ class Chunking:
         steps = self.steps[clients]
         most = next(n for n in self._lengths if n >= steps.max())
         least = int(steps.min()) if self.alike else 0
-        return Shape(self._several(len(clients)), most, max((n for n in self._lengths if n <= least), default=0))
+        full = max((n for n in self._lengths if n <= least), default=0)
+        return Shape(self._several(len(clients)), most, full, self._own(most))
+
+    def _own(self, steps: int) -> int:
+        """No fewer rows than anybody has who takes at most so many steps."""
+        return steps // self.batches.epochs * self.batches.size if isinstance(self.batches, Shuffled) else 0
 
     @cached_property
     def _lengths(self) -> tuple[int, ...]:

@@ -69,12 +69,17 @@ class Clients:
             client=torch.from_numpy(np.asarray(clients, np.int64)),
         )
 
-    def site(self, task: ModuleTask, given: Inputs, round: int | Tensor, full: int) -> tuple[Site, Counted]:
-        """One client's site; `full` leading steps are live for every client of the chunk."""
-        data = self.federation
+    def site(
+        self, task: ModuleTask, given: Inputs, round: int | Tensor, full: int, own: int = 0
+    ) -> tuple[Site, Counted]:
+        """One client's site; `full` leading steps are live for every client of the chunk.
+
+        With `own`, no fewer than anybody's rows, a client's rows are fetched once, and batches are picked from them.
+        """
+        fetch = self._own_rows(given, own) if own else lambda step: self.federation.take(given.rows[step])
 
         def batch(step: int) -> Batch:
-            return Batch(*data.take(given.rows[step]), given.mask[step])
+            return Batch(*fetch(step), given.mask[step])
 
         def advance(step: int, new: Tree, old: Tree) -> Tree:
             return new if step < full else tree.where(given.live[step], new, old)
@@ -104,12 +109,19 @@ class Clients:
         )
         return site, private
 
+    def _own_rows(self, given: Inputs, own: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+        first, end = self._first_rows[given.client], self._first_rows[given.client + 1]
+        x, y = self.federation.take((first + torch.arange(own)).clamp(max=end - 1))  # its last row again, nobody else's
+        picks = given.rows - first
+        targets = y[picks]
+        return lambda step: (x[picks[step]], targets[step])
+
     def encoded(
-        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
+        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs, own: int = 0
     ) -> tuple[Message, Tree, Tree]:
         """What every client of a chunk sends, its new state, and its loss if there is a diary."""
 
-        return vmap(lambda given: self._one(task, full, view, public, round, given))(inputs)
+        return vmap(lambda given: self._one(task, full, view, public, round, given, own))(inputs)
 
     def alone(self, view: Shared, public: Tree, round: Tensor, inputs: Inputs) -> tuple[Message, Tree]:
         """What the only client of a chunk of one sends, and its new state: without `vmap`, so with any noise."""
@@ -117,9 +129,9 @@ class Clients:
         return self._one(self.task, inputs.full, view, public, round, given)[:2]
 
     def _one(
-        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, given: Inputs
+        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, given: Inputs, own: int = 0
     ) -> tuple[Message, Tree, Tree]:
-        site, private = self.site(task, given, round, full)
+        site, private = self.site(task, given, round, full, own)
         guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
         reply = self.method.client(view, given.state, site._replace(guard=guard))
         self._check_queries(private.calls, site.steps)
@@ -162,4 +174,4 @@ class Clients:
 
     @cached_property
     def _first_rows(self) -> Tensor:
-        return torch.from_numpy(self.federation.offsets[:-1])
+        return torch.from_numpy(self.federation.offsets)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from tacit.engine.spans import spans
+
 aten = torch.ops.aten
 _FROM_NOTHING = {
     aten.scalar_tensor.default,
@@ -34,6 +36,10 @@ def simplify(graph: GraphModule) -> GraphModule:
     _share(graph)
     _drop_unused(graph)
     _multiply_and_add(graph)
+    _drop_unused(graph)
+    spans(graph)
+    _square_sums(graph)
+    _zeros(graph)
     _drop_unused(graph)
     _in_place(graph)
     graph.recompile()
@@ -190,15 +196,65 @@ def _baddbmm(graph: GraphModule, node: Node, term: Any, product: Any, beta: Any,
     return fused
 
 
+def _square_sums(graph: GraphModule) -> None:
+    """The sum of a client's squares as its norm squared: the squares are never stored."""
+    for node in _calls(graph):
+        square = node.args[0] if node.target is aten.sum.dim_IntList and len(node.args) == 2 else None
+        if not (isinstance(square, Node) and square.target is aten.pow.Tensor_Scalar and square.args[1] == 2):
+            continue
+        of = square.args[0]
+        value = of.meta["val"]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        if len(square.users) > 1 or not value.is_contiguous() or node.args[1] != list(range(1, value.dim())):
+            continue
+        with graph.graph.inserting_before(node):
+            norm = _given(graph, aten.linalg_vector_norm.default, of, 2, node.args[1], like=node.meta["val"])
+            total = _given(graph, aten.mul.Tensor, norm, norm, like=node.meta["val"])
+        _replace(graph, node, total)
+
+
+def _given(graph: GraphModule, target: Any, *args: Any, like: Tensor) -> Node:
+    node = graph.graph.call_function(target, args)
+    node.meta["val"] = like
+    return node
+
+
+def _zeros(graph: GraphModule) -> None:
+    """A choice between something and zero is something with zeros put in."""
+    for node in _calls(graph):
+        if node.target is not aten.where.self or not _is_zero(graph, node.args[2]):
+            continue
+        chosen, of, _ = node.args
+        if not isinstance(of, Node) or (_shape(of).shape, _shape(of).dtype) != (_shape(node).shape, _shape(node).dtype):
+            continue
+        with graph.graph.inserting_before(node):
+            left = _given(graph, aten.logical_not.default, chosen, like=_shape(chosen))  # pyright: ignore[reportArgumentType]
+            filled = _given(graph, aten.masked_fill.Scalar, of, left, 0, like=node.meta["val"])
+        _replace(graph, node, filled)
+
+
+def _is_zero(graph: GraphModule, node: Any) -> bool:
+    if not isinstance(node, Node) or node.op != "get_attr":
+        return False
+    value = getattr(graph, str(node.target))
+    return value.dim() == 0 and not value.is_complex() and float(value) == 0
+
+
+_IN_PLACE: dict[Any, Any] = {
+    aten.baddbmm.default: aten.baddbmm_.default,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
+}
+
+
 def _in_place(graph: GraphModule) -> None:
-    """Parameters that nobody reads again are updated where they lie."""
+    """What nobody reads again is updated where it lies."""
     order = {node: at for at, node in enumerate(graph.graph.nodes)}
     for node in _calls(graph):
-        if node.target is not aten.baddbmm.default:
+        if node.target not in _IN_PLACE:
             continue
         target, *factors = node.args
         if _free(target, order[node], order) and not any(_base(f) is target for f in factors) and _whole(target, node):
-            node.target = aten.baddbmm_.default
+            node.target = _IN_PLACE[node.target]
 
 
 def _free(node: Any, after: int, order: dict[Node, int]) -> bool:
@@ -208,7 +264,7 @@ def _free(node: Any, after: int, order: dict[Node, int]) -> bool:
 
 
 def _updated(node: Node) -> bool:
-    return node.target is aten.baddbmm_.default
+    return node.target in _IN_PLACE.values()
 
 
 def _last_read(node: Node, order: dict[Node, int]) -> int:
@@ -225,4 +281,4 @@ def _base(node: Any) -> Any:
 
 def _whole(target: Any, node: Node) -> bool:
     a, b = target.meta["val"], node.meta["val"]
-    return a.shape == b.shape and a.is_contiguous()
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and a.is_contiguous()

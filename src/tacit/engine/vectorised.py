@@ -144,7 +144,7 @@ class Vectorised(Clients):
             return
         (view, public, round), shape = given, key[0]
         inputs = shape.fill(self.inputs_for(state(), clients, round))
-        program = partial(self._plain, self.task, shape.full)
+        program = partial(self._plain, self.task, shape)
         self.programs[key] = record(program, view, public, torch.tensor(round), inputs)
 
     def _parts(self, given: Broadcast, store: Store, gathered: Tree, chunks: Sequence[np.ndarray]) -> Iterable[Totals]:
@@ -174,10 +174,10 @@ class Vectorised(Clients):
         return self.chunking.shape(clients), given.shapes
 
     def _plain(
-        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
+        self, task: ModuleTask, shape: Shape, view: Shared, public: Tree, round: Tensor, inputs: Inputs
     ) -> tuple[Totals, Tree, Tree]:
         """The program of a chunk, as it is recorded."""
-        messages, states, losses = self.encoded(task, full, view, public, round, inputs)
+        messages, states, losses = self.encoded(task, shape.full, view, public, round, inputs, shape.own)
         return self._sum(messages, inputs.level, inputs.real), states, losses
 
     def nothing(self, like: Tree) -> Totals:

@@ -1,0 +1,203 @@
+"""Weights that met few examples, kept as what they were and a share of each example.
+
+All that gradient steps ever add to the first layer's weights are multiples of the client's own n inputs B:
+
+    W_t = sum_k c_k W_k + S_t' B,        S_t [n, outputs]
+
+where W_k are the weights it started from or is drawn to. So a step needs no pass over W: its outputs are rows of
+B W_k' and of (B B') S_t, and the gradient of a batch goes into the rows of S_t that the batch was picked from. This is
+the same arithmetic in another order; W_t itself is made where somebody asks for it (an upload, a state), so what is
+clipped and released is computed from the weights as ever. With 30 examples of 784 numbers it is a quarter of the
+multiplications and hardly any traffic.
+
+A row that is not finite spoils a client's whole round, also where it was to come in a step that the client skipped.
+
+A pass over a recorded program (see simplify.py): it looks for products of something with rows picked from one block.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from tacit.engine.blocks import Blocks, Rows, narrow, picked_rows, shape_of, sizes, value
+
+aten = torch.ops.aten
+_PRODUCTS = (aten.bmm.default, aten.baddbmm.default)
+_FEWEST = 4  # fewer products do not pay for B B'
+
+
+@dataclass(frozen=True)
+class Form:
+    """A sum of coefficients times bases, and S' B; without `shares` S is zero."""
+
+    bases: dict[Node, float]
+    block: Node
+    shares: Node | None
+
+
+def spans(graph: GraphModule) -> None:
+    """Rewrites the weights of every block that is narrow and often used; does nothing where there is none."""
+    met = Counter(rows.block for node in _calls(graph) if (rows := _met(graph, node)))
+    worth = {block for block, several in met.items() if several >= _FEWEST and narrow(block)}
+    if worth:
+        _Spans(Blocks(graph), worth).rewrite()
+
+
+def _calls(graph: GraphModule) -> list[Node]:
+    return [node for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def _met(graph: GraphModule, node: Node) -> Rows | None:
+    """The rows of a product D' X, alone or added to something."""
+    return picked_rows(graph, node.args[-1]) if node.target in _PRODUCTS else None
+
+
+@dataclass
+class _Spans:
+    blocks: Blocks
+    worth: set[Node]
+    forms: dict[Node, Form] = field(default_factory=dict)
+
+    def rewrite(self) -> None:
+        for node in _calls(self.blocks.module):
+            with self.blocks.module.graph.inserting_before(node):
+                form = self._form(node)
+                if form is not None:
+                    self.forms[node] = form
+                elif (outputs := self._outputs(node)) is not None:
+                    node.replace_all_uses_with(outputs)
+        for node, form in self.forms.items():
+            self._make_dense(node, form)
+
+    def _form(self, node: Node) -> Form | None:
+        args: Any = node.args
+        if node.target in _PRODUCTS and (rows := self._rows(args[-1])):
+            return self._product(node, rows)
+        if not any(self._known(a) for a in args):
+            return None
+        if node.target in (aten.add.Tensor, aten.sub.Tensor):
+            alpha: Any = node.kwargs.get("alpha", 1)
+            return self._sum(args[0], args[1], alpha if node.target is aten.add.Tensor else -alpha)
+        if node.target in (aten.mul.Tensor, aten.mul.Scalar) and isinstance(args[1], int | float):
+            return self._scaled(self.forms[args[0]], args[1])
+        return self._either(*args) if node.target is aten.where.self else None
+
+    def _known(self, node: Any) -> bool:
+        return isinstance(node, Node) and node in self.forms
+
+    def _rows(self, batch: Any) -> Rows | None:
+        rows = picked_rows(self.blocks.module, batch)
+        return rows if rows is not None and rows.block in self.worth else None
+
+    def _as_form(self, node: Any, block: Node) -> Form | None:
+        """Anything else of a weight's shape is a base."""
+        if self._known(node):
+            return self.forms[node] if self.forms[node].block is block else None
+        fits = isinstance(node, Node) and len(shape_of(node)) in (2, 3) and shape_of(node)[-1] == sizes(block)[2]
+        return Form({node: 1.0}, block, None) if fits else None
+
+    def _product(self, node: Node, rows: Rows) -> Form | None:
+        """beta F + alpha D' X: the gradient goes to the shares of the rows that X was picked from."""
+        *term, gradient, _ = node.args
+        beta, alpha = (float(node.kwargs.get(name, 1)) for name in ("beta", "alpha"))  # pyright: ignore[reportArgumentType]
+        old = self._as_form(term[0], rows.block) if term else Form({}, rows.block, None)
+        if old is None:
+            return None
+        clients, several, _ = sizes(rows.block)
+        shape = (clients, several, shape_of(gradient)[1])
+        factors = self.blocks.one_hot(rows), self.blocks.turned(gradient)
+        if old.shares is not None:
+            new = self.blocks.call(
+                aten.baddbmm.default, old.shares, *factors, like=rows.block, shape=shape, beta=beta, alpha=alpha
+            )
+        else:
+            new = self.blocks.times(self.blocks.call(aten.bmm.default, *factors, like=rows.block, shape=shape), alpha)
+        return Form({base: c * beta for base, c in old.bases.items()}, rows.block, new)
+
+    def _sum(self, a: Any, b: Any, factor: float) -> Form | None:
+        block = next(self.forms[x].block for x in (a, b) if self._known(x))
+        first, second = self._as_form(a, block), self._as_form(b, block)
+        if first is None or second is None:
+            return None
+        bases = dict(first.bases)
+        for base, c in second.bases.items():
+            bases[base] = bases.get(base, 0.0) + factor * c
+        shares = self._added(first.shares, second.shares, factor)
+        return Form({base: c for base, c in bases.items() if c}, block, shares)
+
+    def _added(self, a: Node | None, b: Node | None, factor: float) -> Node | None:
+        if b is None:
+            return a
+        return self.blocks.times(b, factor) if a is None else self.blocks.plus(a, b, factor)
+
+    def _scaled(self, form: Form, factor: float) -> Form:
+        shares = None if form.shares is None else self.blocks.times(form.shares, factor)
+        return Form({base: c * factor for base, c in form.bases.items()}, form.block, shares)
+
+    def _either(self, chosen: Node, a: Any, b: Any) -> Form | None:
+        """Steps that are not live: where both hold the same of every base, it is a choice between shares."""
+        block = next(self.forms[x].block for x in (a, b) if self._known(x))
+        first, second = self._as_form(a, block), self._as_form(b, block)
+        if first is None or second is None or first.bases != second.bases or shape_of(chosen)[1:] != (1, 1):
+            return None
+        some = first.shares or second.shares
+        if some is None:
+            return None
+        none = self.blocks.call(aten.zeros_like.default, some, like=some)
+        return Form(
+            first.bases,
+            block,
+            self.blocks.call(aten.where.self, chosen, first.shares or none, second.shares or none, like=some),
+        )
+
+    def _outputs(self, node: Node) -> Node | None:
+        """X W_t', with or without something added: rows of what the whole block's outputs are."""
+        if node.target not in _PRODUCTS or any(node.kwargs.get(name, 1) != 1 for name in ("beta", "alpha")):
+            return None
+        *term, batch, weights = node.args
+        rows, form = self._rows(batch), self._transposed(weights)
+        if rows is None or form is None or form.block is not rows.block or form.shares is None:
+            return None
+        total: Any = term[0] if term else None
+        for base, c in form.bases.items():
+            part = self.blocks.picked(rows, self.blocks.of_block(rows.block, base, shape_of(node)[2]))
+            total = self.blocks.times(part, c) if total is None else self.blocks.plus(total, part, c)
+        return self._added_product(
+            total, self.blocks.picked(rows, self.blocks.gram(rows.block)), form.shares, like=node
+        )
+
+    def _added_product(self, total: Node | None, a: Node, b: Node, like: Node) -> Node:
+        if total is None:
+            return self.blocks.call(aten.bmm.default, a, b, like=like)
+        return self.blocks.call(aten.baddbmm.default, total, a, b, like=like)
+
+    def _transposed(self, view: Any) -> Form | None:
+        """The form whose transpose [clients, inputs, outputs] a view is."""
+        if not isinstance(view, Node) or view.target is not aten.as_strided.default or not self._known(view.args[0]):
+            return None
+        of, now = value(view.args[0]), value(view)
+        turned = of.transpose(1, 2)
+        same = (turned.shape, turned.stride()) == (now.shape, now.stride()) and view.args[3] == 0
+        return self.forms[view.args[0]] if same and of.is_contiguous() else None  # pyright: ignore[reportArgumentType]
+
+    def _make_dense(self, node: Node, form: Form) -> None:
+        """For those who want the weights themselves."""
+        asking = [user for user in node.users if user not in self.forms and (user.users or not self._transposed(user))]
+        if not asking or form.shares is None:  # without shares it never was more than its bases
+            return
+        with self.blocks.module.graph.inserting_after(node):
+            place = self.blocks.module.graph.call_function(aten.clone.default, (node,))
+        with self.blocks.module.graph.inserting_before(place):
+            total: Any = None
+            for base, c in form.bases.items():
+                total = self.blocks.times(base, c) if total is None else self.blocks.plus(total, base, c)
+            if form.shares is not None:
+                total = self._added_product(
+                    total, self.blocks.turned(form.shares), self.blocks.flat(form.block), like=node
+                )
+        for user in asking:
+            user.replace_input_with(node, total)
+        self.blocks.module.graph.erase_node(place)
