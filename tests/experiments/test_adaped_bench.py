@@ -1,12 +1,14 @@
 """AdaPeD's benches without their hours of training: splits, pages and verdicts from made-up cells."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from tacit.errors import TacitError
 from tacit.experiments import adaped_cells, reproduce, reproduce_adaped, reproduce_adaped_dp
 from tacit.experiments.adaped_cells import MNIST, WRITERS_15, WRITERS_33, validated
 from tacit.experiments.reproduce_page import Results
@@ -71,7 +73,20 @@ def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: repr
     kept = {(row[0], row[1]): row[3] for row in table(parts, "Claims").rows}
     assert kept["MNIST, K/n = .1", "AdaPeD at least 98.53"] == "yes"
     assert kept["writers, K/n = .33", "AdaPeD above pFedMe"] == "yes"
-    assert {row[-1] for row in table(parts, "Learning rates").rows} == {"0.1"}
+
+
+def test_rates_are_the_papers_or_chosen_on_validation_rows(bench: reproduce.Bench) -> None:
+    assert not any(isinstance(part, Results) and "rates" in part.title for part in reproduce_adaped.make(bench))
+    whole = replace(bench, full=True)
+    assert {row[-1] for row in table(reproduce_adaped.make(whole), "Learning rates").rows} == {"0.05"}
+
+
+def test_one_seed_has_no_spread_to_show(bench: reproduce.Bench) -> None:
+    parts = reproduce_adaped.make(replace(bench, seeds=1))
+    rows = {row[0]: row for row in table(parts, "Table 1").rows}
+    assert rows["AdaPeD"][1:3] == ["98.53 ± 0.11", "98.60"]
+    with pytest.raises(TacitError, match="--seeds 2"):
+        reproduce.find("estimation/mixture").run(bench.console, False, 1)
 
 
 def test_a_claim_that_fails_is_printed_as_failed(bench: reproduce.Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,10 +99,13 @@ class Reproduction:
     seeds: int = 20
     version: int = 1
     cells: str = ""  # a name for the cells where several pages share them; otherwise the page's own
+    fewest: int = 2  # seeds: one where the page says so and shows no spread
     first: int = 0  # the first seed that is reported
 
     def run(self, console: "Console", full: bool, seeds: int | None, cache: Path | None = None) -> Page:
         """Paper and measured side by side; cells already in `cache` are not computed again."""
+        if seeds is not None and seeds < self.fewest:
+            raise TacitError(f"{self.name} shows a spread over seeds: give --seeds {self.fewest} or more, not {seeds}")
         cells = self.cells or self.name
         place = None if cache is None else cache / cells.replace("/", "-")
         about = f"{cells} version {self.version}"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import stdev
 from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.engine.checkpoint import storage
@@ -105,6 +106,17 @@ def write(page: Page, folder: Path, stem: str, command: str) -> Path:
 
 def plus_minus(mean: float, spread: float, digits: int = 1) -> str:
     return f"{mean:.{digits}f} ± {spread:.{digits}f}"
+
+
+def over(values: Sequence[float], digits: int = 2) -> str:
+    """Mean and standard deviation; of one value the value alone, of none nothing."""
+    mean = sum(values) / max(1, len(values))
+    return plus_minus(mean, spread(values), digits) if len(values) > 1 else f"{mean:.{digits}f}" if values else ""
+
+
+def spread(values: Sequence[float]) -> float:
+    """The standard deviation; 0 where one value has none to show."""
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 def _markdown(part: Part, folder: Path, stem: str) -> str:
