@@ -66,7 +66,7 @@ def test_adapeds_psi_settles_at_the_divergence() -> None:
     """The gradient 1 / (2 psi) - KD / (2 psi^2) vanishes at psi = KD: the variance is what it measures."""
     method = AdaPeD(LocalSgd(1e-12), LocalSgd(1e-12), psi=2.0, psi_lr=0.02, floor=1e-3)
     here = site()
-    divergence = torch.stack([kl(TASK, START, OTHER, here.batch(step).x).mean() for step in range(here.steps)])
+    divergence = torch.stack([kl(TASK, OTHER, START, here.batch(step).x).mean() for step in range(here.steps)])
     view, psi = method.init(START).view, []
     for _ in range(300):
         change = method.client(view, OTHER, here).upload.extra["psi"]
@@ -82,6 +82,18 @@ def test_adapeds_psi_never_falls_below_its_floor() -> None:
     assert float(here.upload.extra["psi"]) == pytest.approx(-0.1)
     low = method.server(method.init(START), Shared(tree.zeros(START), {"psi": torch.tensor(-5.0)}), 1.0)
     assert float(low.view.extra["psi"]) == 0.5
+
+
+@pytest.mark.parametrize("method", [AdaPeD, QuPeD])
+def test_a_shared_model_that_is_sure_and_wrong_learns_only_by_mutual_distillation(method: type[Method]) -> None:
+    """It says one class for all, against clients that know better: as published, its gradient has vanished."""
+    one = START | {"head.bias": torch.tensor([60.0, 0.0, 0.0]).double()}
+    for how, learns in (("mutual", True), ("as-published", False)):
+        told = method(distillation=how)  # pyright: ignore[reportCallIssue]
+        upload = told.client(told.init(one).view, OTHER, site()).upload.model
+        assert bool(tree.norm(upload) > 1e-3) is learns
+    with pytest.raises(TacitError, match="as-published"):
+        method(distillation="both")  # pyright: ignore[reportCallIssue]
 
 
 def test_adaped_with_a_fixed_psi_is_quped_up_to_scale() -> None:

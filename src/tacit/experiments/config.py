@@ -113,6 +113,7 @@ class MethodTable(Table):
     floor: NotNegative | None = None
     most: Count | None = None
     distil: Share | None = None
+    distillation: Literal["mutual", "as-published"] | None = None
     alpha: Share | None = None
     beta: NotNegative | None = None
     adaptive: bool | None = None

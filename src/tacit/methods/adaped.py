@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tacit import tree
 from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.distil import kl, taught
+from tacit.methods.distil import Distillation, known, lesson, taught
 from tacit.methods.optim import LocalSgd, check, plain
 from tacit.tree import View
 
@@ -18,9 +18,10 @@ PSI = "extra/psi"  # beside model/..., as tree.join names them
 class AdaPeD(Method):
     """f_i(theta) + log(2 psi) / 2 + KD(theta, mu) / (2 psi), eq. (23), by turns in theta and in (mu, psi).
 
-    theta stays on the client and is what predicts; (mu, psi) are shared. KD(theta, mu) = D_KL(p_mu || p_theta), eq.
-    (65). A small psi trusts the others, a large one trains alone; it is learned and never falls below `floor`. The
-    gradient in (mu, psi) is one query, at the new theta and the old mu: a privacy plan sees both in one vector.
+    theta stays on the client and is what predicts; (mu, psi) are shared. A small psi trusts the others, a large one
+    trains alone; it is learned and never falls below `floor`. KD(theta, mu) = D_KL(p_mu || p_theta), eq. (65), in the
+    step of theta; `distillation` says what it is in that of (mu, psi) (`distil.lesson`). The gradient in (mu, psi) is
+    one query, at the new theta and the old mu: a privacy plan sees both in one vector.
     """
 
     local: LocalSgd = field(default_factory=LocalSgd)  # eta_2, of mu
@@ -28,8 +29,10 @@ class AdaPeD(Method):
     psi: float = 4.0
     psi_lr: float = 0.03  # eta_3
     floor: float = 0.5
+    distillation: Distillation = "mutual"
 
     def __post_init__(self) -> None:
+        known(self.distillation)
         plain("AdaPeD", self.local, self.personal)
         check("psi_lr", self.psi_lr)
         check("floor", self.floor, positive=True)
@@ -60,7 +63,8 @@ class AdaPeD(Method):
 
         def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
             psi = params[PSI]
-            return (2 * psi).log() / 2 + kl(site.task, tree.strip("model", params), theta, x) / (2 * psi)
+            learned = lesson(self.distillation, site.task, tree.strip("model", params), theta, x)
+            return (2 * psi).log() / 2 + learned / (2 * psi)
 
         gradient = site.private_grad(shared, step, losses)
         mu = self.local.step(tree.drop(shared, [PSI]), tree.drop(gradient, [PSI]), site.round)

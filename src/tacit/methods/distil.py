@@ -1,9 +1,14 @@
 """Knowledge distillation between two models of one client."""
 
+from typing import Literal, get_args
+
 from torch import Tensor
 
 from tacit.core import Task
+from tacit.errors import TacitError
 from tacit.tree import View
+
+Distillation = Literal["mutual", "as-published"]
 
 
 def kl(task: Task, teacher: View, student: View, x: Tensor) -> Tensor:
@@ -15,6 +20,21 @@ def taught(task: Task, teacher: View, student: View, x: Tensor, y: Tensor) -> tu
     """The student's own losses and its divergence from the teacher, in one pass of each model."""
     outputs = task.apply(student, x)
     return task.loss(outputs, y), _divergence(task.apply(teacher, x), outputs)
+
+
+def lesson(how: Distillation, task: Task, shared: View, personal: View, x: Tensor) -> Tensor:
+    """What the shared model minimises to learn from a personal one, for each example.
+
+    "mutual": D_KL(p_personal || p_shared), so that each is the other's student. "as-published": the divergence of the
+    personal step, D_KL(p_shared || p_personal). Its gradient is p_shared (log(p_shared / p_personal) - KL), which
+    vanishes wherever the shared model is sure of itself, right or wrong: once it says one class for all, it stays so.
+    """
+    return kl(task, personal, shared, x) if how == "mutual" else kl(task, shared, personal, x)
+
+
+def known(how: Distillation) -> None:
+    if how not in get_args(Distillation):
+        raise TacitError(f"distillation is '{how}': use one of {', '.join(get_args(Distillation))}")
 
 
 def _divergence(teacher: Tensor, student: Tensor) -> Tensor:

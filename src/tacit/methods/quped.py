@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tacit import tree
 from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.distil import kl, taught
+from tacit.methods.distil import Distillation, known, lesson, taught
 from tacit.methods.optim import LocalSgd, check, plain
 from tacit.tree import View
 
@@ -16,13 +16,16 @@ class QuPeD(Method):
     """x <- x - eta_1 grad_x F(x, w), then w <- w - eta_3 grad_w F(x, w), F = (1 - lambda) f_i(x) + lambda KD(x, w).
 
     x stays on the client and predicts, w is shared; `distil` is lambda_p. AdaPeD learns what is fixed here.
+    `distillation` says what KD is in the step of w (`distil.lesson`).
     """
 
     local: LocalSgd = field(default_factory=LocalSgd)  # eta_3, of w
     personal: LocalSgd = field(default_factory=LocalSgd)  # eta_1, of x
     distil: float = 0.25
+    distillation: Distillation = "mutual"
 
     def __post_init__(self) -> None:
+        known(self.distillation)
         plain("QuPeD", self.local, self.personal)
         check("distil", self.distil, most=1.0)
 
@@ -50,7 +53,7 @@ class QuPeD(Method):
 
     def _shared(self, own: Tree, task: Task) -> Losses:
         def losses(w: View, rows: Tensor, y: Tensor) -> Tensor:
-            return self.distil * kl(task, w, own, rows)
+            return self.distil * lesson(self.distillation, task, w, own, rows)
 
         return losses
 
