@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tacit.experiments.build import _keeping, build_method, build_privacy
 from tacit.experiments.papers import privatefl as pages
 from tacit.experiments.papers.privatefl_cell import ALONE, HEAD, measure
 from tacit.experiments.papers.privatefl_recipe import LAYER, Arm, Tuned, World, experiment
+from tacit.experiments.papers.privatefl_tables import TABLES
 from tacit.experiments.papers.privatefl_tuned import TRIED
 from tacit.experiments.papers.privatefl_views import Line, Row
 from tacit.experiments.reproduce import REGISTRY, Bench, find
@@ -29,6 +31,14 @@ def test_every_setting_that_was_tried_is_an_experiment() -> None:
             config = experiment(world, arm, tuned, 0)
             assert config.privacy.plan == arm.kind
             assert (config.model.transform is None) == (arm.transform is None)
+
+
+def test_every_row_of_a_table_is_an_experiment_that_its_plan_accepts() -> None:
+    for tables in TABLES.values():
+        for line in (line for each in tables for line in each.lines):
+            config = experiment(line.world, line.arm, line.tuned, 0)
+            assert build_method(_keeping(config)) is not None
+            assert build_privacy(config).levels[0].epsilon == line.arm.epsilon
 
 
 def test_every_page_is_registered_by_its_own_name() -> None:

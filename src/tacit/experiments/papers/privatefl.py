@@ -158,6 +158,6 @@ MNIST_PAGE: Final = Reproduction(
     "PrivateFL on MNIST, record-level (Section 4)",
     PAPER + ", Section 4.",
     make_mnist,
-    seeds=2,
+    seeds=1,
     cells="privatefl",
 )

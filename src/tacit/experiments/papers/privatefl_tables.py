@@ -1,0 +1,208 @@
+"""The paper's other tables, as lists of rows: which world, which arm, which figure was printed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from tacit.experiments.papers.privatefl_recipe import (
+    CLIP,
+    CLIP_SCALED,
+    LAYER,
+    MNIST,
+    Arm,
+    Kind,
+    Tuned,
+    World,
+    among,
+    holding,
+)
+from tacit.experiments.papers.privatefl_tuned import CLIP_CENTRAL, CLIP_RECORD, MNIST_CENTRAL, MNIST_RECORD
+from tacit.experiments.papers.privatefl_views import WAYS, Line, run, settings, table
+from tacit.experiments.reproduce import Bench, Reproduction
+from tacit.experiments.reproduce_page import Part
+
+EPSILONS: Final = (2.0, 4.0, 6.0, 8.0)
+SMALL_DELTA: Final = 1e-5  # of Tables 9 and 10
+TUNED: Final[Mapping[tuple[str, str], Tuned]] = {
+    ("mnist", "central"): MNIST_CENTRAL,
+    ("mnist", "record"): MNIST_RECORD,
+    ("clip", "central"): CLIP_CENTRAL,
+    ("clip", "record"): CLIP_RECORD,
+}
+WORLDS: Final[Mapping[tuple[str, str], World]] = {
+    ("mnist", "central"): MNIST,
+    ("mnist", "record"): MNIST,
+    ("clip", "central"): CLIP,
+    ("clip", "record"): CLIP_SCALED,
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper: `lines` at the paper's size, `few` of them otherwise."""
+
+    title: str
+    lines: Sequence[Line]
+    few: Callable[[Line], bool] = lambda line: True
+
+
+def pair(name: str, world: World, arm: Arm, tuned: Tuned, paper: tuple[float, float]) -> list[Line]:
+    """Without and with the transform."""
+    return [
+        Line(name, world, arm, tuned, paper[0]),
+        Line(f"{name}, with the transform", world, arm.changed(transform=LAYER), tuned, paper[1]),
+    ]
+
+
+def _cross_device() -> list[Line]:
+    printed: Mapping[tuple[Kind, int], tuple[Sequence[float], Sequence[float]]] = {
+        ("central", 1): ((0.421, 0.545, 0.563, 0.612), (0.454, 0.577, 0.586, 0.633)),
+        ("central", 2): ((0.483, 0.619, 0.641, 0.653), (0.527, 0.677, 0.695, 0.714)),
+        ("record", 1): ((0.453, 0.582, 0.604, 0.610), (0.502, 0.592, 0.628, 0.644)),
+        ("record", 2): ((0.501, 0.608, 0.631, 0.639), (0.529, 0.640, 0.683, 0.728)),
+    }
+    lines: list[Line] = []
+    for (kind, times), (without, with_it) in printed.items():
+        tuned = replace(TUNED["mnist", kind], rounds=10 * times)
+        for epsilon, a, b in zip(EPSILONS, without, with_it, strict=True):
+            arm = Arm(kind, epsilon, sampler={"cohort": 10, "times": times})
+            lines += pair(f"{kind}, epsilon {epsilon:g}, asked {times}x", MNIST, arm, tuned, (a, b))
+    return lines
+
+
+def _by_classes(data: str, kind: Kind, without: Sequence[float], with_it: Sequence[float]) -> list[Line]:
+    world, tuned = WORLDS[data, kind], TUNED[data, kind]
+    arm = Arm(kind, 8.0, SMALL_DELTA)
+    several = zip((2, 4, 6, 8, 10), without, with_it, strict=True)
+    return [line for n, a, b in several for line in pair(f"{n} classes", holding(world, n), arm, tuned, (a, b))]
+
+
+def _by_clients(data: str, kind: Kind, without: Sequence[float], with_it: Sequence[float]) -> list[Line]:
+    world, tuned = WORLDS[data, kind], TUNED[data, kind]
+    arm = Arm(kind, 8.0, SMALL_DELTA)
+    several = zip((50, 100, 200, 500), without, with_it, strict=True)
+    return [line for n, a, b in several for line in pair(f"{n} clients", among(world, n), arm, tuned, (a, b))]
+
+
+def _functions() -> list[Line]:
+    printed = {"linear": 0.892, "conv": 0.829, "sigmoid": 0.457, "tanh": 0.613, "square": 0.137, "relu": 0.421}
+    plain = Arm("record", heterogeneity=True)
+    lines = [Line("none", MNIST, plain, MNIST_RECORD, 0.811)]
+    for name, paper in printed.items():
+        layer = {"function": name} if name == "conv" else {"function": name, **LAYER}
+        lines.append(Line(name, MNIST, plain.changed(transform=layer), MNIST_RECORD, paper))
+    return lines
+
+
+def _dimensions() -> list[Line]:
+    printed = {
+        ("none", "channel"): 0.865,
+        ("none", "each"): 0.841,
+        ("channel", "none"): 0.862,
+        ("channel", "channel"): 0.876,
+        ("channel", "each"): 0.892,
+        ("each", "none"): 0.849,
+        ("each", "channel"): 0.863,
+        ("each", "each"): 0.802,
+    }
+    return [
+        Line(f"alpha {a}, beta {b}", MNIST, Arm("record", transform={"scale": a, "shift": b}), MNIST_RECORD, paper)
+        for (a, b), paper in printed.items()
+    ]
+
+
+def _company() -> list[Line]:
+    batch, group = {"model": {"norm": "batch"}}, {"model": {"norm": "group"}}
+    norms = {"name": "fedavg", "keep": ["norm"]}
+    arms: Sequence[tuple[str, Kind, Arm, tuple[float, float]]] = (
+        ("FedBN", "central", Arm("central", method=norms, **batch), (0.865, 0.938)),
+        ("PP-SGD", "central", Arm("central", method={"name": "pp-sgd"}), (0.898, 0.924)),
+        ("DP-SCAFFOLD", "record", Arm("record", method={"name": "scaffold"}), (0.634, 0.691)),
+        ("FedGN", "record", Arm("record", method=norms, **group), (0.802, 0.893)),
+    )
+    return [line for name, kind, arm, paper in arms for line in pair(name, MNIST, arm, TUNED["mnist", kind], paper)]
+
+
+def _steps_clipped() -> list[Line]:
+    every = Arm("central", privacy={"project": True})
+    return [
+        Line("clipped once a round", MNIST, Arm("central"), MNIST_CENTRAL, 0.827),
+        *pair("clipped in every step", MNIST, every, MNIST_CENTRAL, (0.829, 0.911)),
+    ]
+
+
+def _initial() -> list[Line]:
+    return [
+        Line(f"alpha {a:g}, beta {b:g}", MNIST, Arm("record", transform={**LAYER, "alpha": a, "beta": b}), MNIST_RECORD)
+        for a, b in ((1.0, 0.0), (0.6, 0.0), (0.2, 0.0), (-0.2, 0.0), (-0.6, 0.0), (-1.0, 0.0), (1.0, 0.6), (1.0, -0.6))
+    ]
+
+
+TABLES: Final[Mapping[str, Sequence[Table]]] = {
+    "table-1": (Table("Table 1 and Figure 3: functions (record-level, epsilon 8)", _functions()),),
+    "table-2": (Table("Table 2: free dimensions (record-level, epsilon 8)", _dimensions()),),
+    "table-5": (Table("Table 5: company (MNIST, epsilon 8)", _company()),),
+    "table-8": (Table("Table 8: where uploads are clipped (client-level, epsilon 8)", _steps_clipped()),),
+    "table-9": (
+        Table(
+            "Table 9: CIFAR-10, client-level, epsilon 8, delta 1e-5",
+            _by_classes("clip", "central", (0.892, 0.903, 0.907, 0.916, 0.924), (0.949, 0.942, 0.936, 0.933, 0.932)),
+        ),
+        Table(
+            "Table 9: CIFAR-10, record-level, epsilon 8, delta 1e-5",
+            _by_classes("clip", "record", (0.815, 0.823, 0.844, 0.852, 0.858), (0.911, 0.889, 0.892, 0.874, 0.883)),
+            lambda line: False,
+        ),
+    ),
+    "table-10": (
+        Table(
+            "Table 10: CIFAR-10, client-level, epsilon 8, delta 1e-5",
+            _by_clients("clip", "central", (0.814, 0.882, 0.866, 0.836), (0.942, 0.949, 0.941, 0.937)),
+        ),
+        Table(
+            "Table 10: CIFAR-10, record-level, epsilon 8, delta 1e-5",
+            _by_clients("clip", "record", (0.815, 0.818, 0.865, 0.843), (0.913, 0.907, 0.916, 0.914)),
+            lambda line: False,
+        ),
+    ),
+    "table-11": (
+        Table(
+            "Table 11: MNIST, each client asked once or twice, delta 1e-3",
+            _cross_device(),
+            lambda line: line.arm.kind == "central" and line.arm.epsilon in (2.0, 8.0),
+        ),
+    ),
+    "figure-4": (Table("Figure 4: initial values (record-level, epsilon 8)", _initial()),),
+}
+
+
+def make(tables: Sequence[Table], bench: Bench) -> list[Part]:
+    parts: list[Part] = [WAYS]
+    rows = []
+    for each in tables:
+        found = run(bench, [line for line in each.lines if bench.full or each.few(line)])
+        parts += [table(each.title, found)] if found else []
+        rows += found
+    return [*parts, settings(rows)]
+
+
+PAGES: Final = {
+    name: Reproduction(
+        f"privatefl/{name}",
+        tables[0].title.partition(":")[0].replace(" and Figure 3", "") + " of PrivateFL",
+        "PrivateFL (USENIX Security 2023). Client-level and record-level figures stand in tables of their own.",
+        partial(make, tables),
+        seeds=2,
+        cells="privatefl",
+    )
+    for name, tables in TABLES.items()
+}
+
+
+def __getattr__(name: str) -> Reproduction:
+    """Pages by name, for the registry: TABLE_1, ..., FIGURE_4."""
+    found = PAGES.get(name.lower().replace("_", "-"))
+    if found is None:
+        raise AttributeError(name)
+    return found
