@@ -165,8 +165,32 @@ def budget(
     unit: Annotated[Literal["client", "record"], typer.Option(help="What the guarantee protects.")] = "client",
     steps: Annotated[int, typer.Option(help="For records: noisy local steps in a round.")] = 1,
     allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta", help="Allow delta >= 1/n.")] = False,
+    bits: Annotated[int | None, typer.Option(help="Noise in shares, on integers of so many bits.")] = None,
+    parameters: Annotated[int, typer.Option(help="With --bits: numbers in an upload.")] = 100_000,
+    against: Annotated[
+        Literal["server", "released"], typer.Option(help="With --bits: whom epsilon holds against.")
+    ] = "released",
 ) -> None:
     """Print how much noise a budget needs, or what a given noise costs, with the derivation."""
+    if bits is not None:
+        from tacit.experiments.budget_shares import shares
+
+        alone = {"noise_multiplier": noise_multiplier, "fixed_size": fixed_size}
+        if unit != "client" or steps != 1 or any(value is not None for value in alone.values()):
+            raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
+        found = shares(
+            epsilon=epsilon,
+            delta=delta,
+            rate=rate,
+            rounds=rounds,
+            population=population,
+            parameters=parameters,
+            bits=bits,
+            against=against,
+            allow_large_delta=allow_large_delta,
+        )
+        _console().print(found)
+        return
     from tacit.experiments.budget import budget as reckon
 
     found = reckon(
@@ -200,6 +224,22 @@ def ledger(
     if client is None or parts == [None]:
         parts = [ledger_table(path, all_, client), *parts]
     _console().print(*(part for part in parts if part is not None))
+
+
+@app.command(epilog='Example: `tacit encode images.npz features.npz`, then `[data] source = "features"`')
+def encode(
+    images: Annotated[Path, typer.Argument(help="An .npz with x and y, or x_train, y_train, x_test, y_test.")],
+    features: Annotated[Path, typer.Argument(help="The .npz to write.")],
+    model: Annotated[str, typer.Option(help="A CLIP of the hub, or a local folder.")] = "openai/clip-vit-base-patch32",
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Write mean and std of the features alone, of public images.")
+    ] = False,
+) -> None:
+    """Turn images into the features of a frozen CLIP, for a linear head."""
+    from tacit.federation.encoders import clip_encoder, encode_file
+
+    shapes = encode_file(images, features, clip_encoder(model), statistics)
+    typer.echo(f"{features}: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
 
 
 @app.command(epilog="Example: `tacit demo --out /tmp/tacit`")

@@ -113,13 +113,13 @@ def _dimensions() -> list[Line]:
 
 
 def _company() -> list[Line]:
-    batch, group = {"model": {"norm": "batch"}}, {"model": {"norm": "group"}}
+    batch, group = {"norm": "batch"}, {"norm": "group"}
     norms = {"name": "fedavg", "keep": ["norm"]}
     arms: Sequence[tuple[str, Kind, Arm, tuple[float, float]]] = (
-        ("FedBN", "central", Arm("central", method=norms, **batch), (0.865, 0.938)),
+        ("FedBN", "central", Arm("central", method=norms, model=batch), (0.865, 0.938)),
         ("PP-SGD", "central", Arm("central", method={"name": "pp-sgd"}), (0.898, 0.924)),
         ("DP-SCAFFOLD", "record", Arm("record", method={"name": "scaffold"}), (0.634, 0.691)),
-        ("FedGN", "record", Arm("record", method=norms, **group), (0.802, 0.893)),
+        ("FedGN", "record", Arm("record", method=norms, model=group), (0.802, 0.893)),
     )
     return [line for name, kind, arm, paper in arms for line in pair(name, MNIST, arm, TUNED["mnist", kind], paper)]
 
