@@ -40,6 +40,8 @@ REGISTRY: Final[dict[str, str]] = {
     "privatefl/cifar10-clip": "tacit.experiments.papers.privatefl:CLIP_PAGE",
     "privatefl/mnist": "tacit.experiments.papers.privatefl:MNIST_PAGE",
     "privatefl/distributed": "tacit.experiments.papers.privatefl_distributed",
+    "privatefl/trust-models": "tacit.experiments.papers.privatefl_trust",
+    "privatefl/pictures": "tacit.experiments.papers.privatefl_pictures",
     "privatefl/table-1": "tacit.experiments.papers.privatefl_tables:TABLE_1",
     "privatefl/table-2": "tacit.experiments.papers.privatefl_tables:TABLE_2",
     "privatefl/table-5": "tacit.experiments.papers.privatefl_tables:TABLE_5",

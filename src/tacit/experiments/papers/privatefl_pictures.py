@@ -1,0 +1,96 @@
+"""Samples before and after the clients' transforms, over rounds (Figures 9 and 10): what the layer does to an image."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from tacit.engine.assemble import assemble
+from tacit.engine.loop import Report, Run, Schedule
+from tacit.experiments.build import build
+from tacit.experiments.config import decisive, full
+from tacit.experiments.papers.privatefl_recipe import LAYER, MNIST, Arm, Tuned, experiment
+from tacit.experiments.papers.privatefl_tuned import MNIST_CENTRAL
+from tacit.experiments.reproduce import Bench, Cell, Reproduction
+from tacit.experiments.reproduce_page import Part, Picture
+from tacit.federation.data import as_input
+from tacit.privacy.ledger import Ledger
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN: Final = 10  # clients
+ROUNDS: Final = (0, 2, 5, 10)
+TUNED: Final = Tuned(ROUNDS[-1], MNIST_CENTRAL.lr, MNIST_CENTRAL.clip)
+ARM: Final = Arm("central", 8.0, transform=LAYER)
+
+
+class Album:
+    """After some rounds, what a client's transform makes of its first image."""
+
+    def __init__(self, wanted: tuple[int, ...]) -> None:
+        self.run: Run | None = None
+        self.wanted, self.pages = wanted, {}
+
+    def after_round(self, report: Report) -> None:
+        if report.round in self.wanted:
+            self.take(report.round)
+
+    def take(self, round: int) -> None:
+        assert self.run is not None
+        engine, who = self.run.engine, np.arange(SHOWN)
+        first = engine.method.join(self.run.progress.server.view, engine.start)
+        states = self.run.store.read(who, first)
+        images = as_input(engine.federation.x[torch.from_numpy(engine.federation.offsets[:SHOWN])])
+        alpha, beta = (_leaf(states, name) for name in ("alpha", "beta"))
+        seen = alpha.reshape(SHOWN, -1, 1) * images.reshape(SHOWN, 1, -1) + beta.reshape(SHOWN, 1, -1)
+        self.pages[round] = np.round(seen.reshape(images.shape).numpy(), 3).tolist()
+
+
+def _leaf(states: Any, name: str) -> torch.Tensor:
+    return next(leaf for key, leaf in states.items() if key.endswith(f"transform.{name}"))
+
+
+def make(bench: Bench) -> list[Part]:
+    config = experiment(MNIST, ARM, TUNED, 0)
+
+    def compute() -> Cell:
+        parts = build(config)
+        album = Album(ROUNDS)
+        made = assemble(*parts[:5])
+        schedule = Schedule(evaluate_every=10**9)
+        album.run = Run(*made, ledger=Ledger.open(":memory:"), schedule=schedule, watchers=[album])
+        album.take(0)
+        album.run.go()
+        return {str(round): page for round, page in album.pages.items()}
+
+    pages = bench.cell({"what": "pictures", "rounds": list(ROUNDS), "experiment": decisive(full(config))}, compute)
+    caption = (
+        f"The first image of {SHOWN} clients (columns) after {', '.join(map(str, ROUNDS))} rounds (rows) of their "
+        "transforms; client-level epsilon 8. Dark is below 0, bright above 1."
+    )
+    return [Picture("samples", caption, figure=draw(pages))]
+
+
+def draw(pages: Cell) -> "Figure":
+    from matplotlib.figure import Figure
+
+    whole = Figure(figsize=(SHOWN, len(pages)), layout="constrained", facecolor="white")
+    grid = whole.subplots(len(pages), SHOWN, squeeze=False)
+    for row, (round, images) in zip(grid, pages.items(), strict=True):
+        for axes, image in zip(row, images, strict=True):
+            axes.imshow(np.array(image).squeeze(), cmap="gray", vmin=-0.2, vmax=1.2)
+            axes.set_xticks([])
+            axes.set_yticks([])
+        row[0].set_ylabel(round, fontsize=8)
+    return whole
+
+
+REPRODUCTION: Final = Reproduction(
+    "privatefl/pictures",
+    "What personal transforms do to images",
+    "PrivateFL, Figures 9 and 10, on MNIST.",
+    make,
+    seeds=1,
+    cells="privatefl",
+)
