@@ -74,11 +74,11 @@ class World:
     def data(self) -> Federation:
         return build(self.config).federation
 
-    def simulated(self) -> Run:
+    def simulated(self) -> tuple[Run, list[int]]:
+        """The run, and how many clients it asked in each round."""
         parts = build(self.config)
         run = Run(*assemble(*parts[:5]), ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
-        run.go()
-        return run
+        return run, [report.cohort for report in run.go().reports]
 
     def agreements(self) -> Iterator[tuple[Agreement, Rows]]:
         """Each client's word and its rows."""
@@ -138,7 +138,7 @@ def ledgers_agree(office: Office, custodies: dict[str, Custody]) -> bool:
 
 def compare(world: World, office: Office, custodies: dict[str, Custody]) -> dict[str, Any]:
     """The federation's end beside the simulation's."""
-    run = world.simulated()
+    run, asked = world.simulated()
     saved = checkpoint.load(office.folder / "checkpoint.bin")
     view = run.progress.server.view
     server = max(largest(saved["model"], view.model), largest(saved["extra"], view.extra))
@@ -152,7 +152,7 @@ def compare(world: World, office: Office, custodies: dict[str, Custody]) -> dict
     with office.ledger() as ledger:
         same = ledger_rows(ledger) == ledger_rows(run.ledger)
     took = [row["took_part"] for row in office.told()]
-    return {"server": server, "clients": states, "draws": same, "took part": took}
+    return {"server": server, "clients": states, "draws": same, "took part": took, "whole": took == asked}
 
 
 def finite(office: Office) -> bool:
