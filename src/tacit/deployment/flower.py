@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -174,16 +176,13 @@ class Link:
         told = self._flwr("run", str(self.folder / "app"), "here", "--run-config", config, "--format", "json")
         return int(told["run-id"])
 
-    def ready(self, seconds: float = 60.0) -> None:
-        """Returns once the SuperLink answers."""
+    def ready(self, seconds: float = 300.0) -> None:
+        """Returns once the SuperLink listens."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            try:
-                self._flwr("ls", "here", "--format", "json")
-            except TacitError:
-                time.sleep(0.5)
-            else:
+            with suppress(OSError), socket.create_connection((LOOPBACK, self.port), 1.0):
                 return
+            time.sleep(0.2)
         raise TacitError(f"the SuperLink did not start: see {self.folder / 'logs' / 'superlink.log'}")
 
     def status(self, run: int) -> str:
