@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint types bench bench-scale crash clean
+.PHONY: help demo test lint types bench bench-scale crash federation clean
 
 help:
 	@echo "make demo         train 200 clients on digits and write a page to look at"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint         ruff and basedpyright only"
 	@echo "make bench        rounds a second beside pfl-research, interleaved"
 	@echo "make bench-scale  100,000 clients: memory and time a round"
+	@echo "make federation   a real federation on loopback: parity, faults, hostile node, outsiders; about an hour"
 	@echo "make crash        kill a run at 20 random moments and resume it each time"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -38,6 +39,14 @@ bench-scale: $(STAMP)
 
 crash: $(STAMP)
 	$(BIN)/python -m benchmarks.crash
+
+federation: $(STAMP)
+	$(BIN)/python -m benchmarks.federation.parity
+	$(BIN)/python -m benchmarks.federation.faults
+	$(BIN)/python -m benchmarks.federation.hostile
+	$(BIN)/python -m benchmarks.federation.outsider
+	$(BIN)/python -m benchmarks.federation.quiet
+	$(BIN)/python -m benchmarks.federation.page
 
 clean:
 	rm -rf $(VENV) runs

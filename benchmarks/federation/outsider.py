@@ -18,6 +18,8 @@ from tacit.deployment.keys import make_certificates, make_node_key
 from tacit.deployment.local import free_port
 from tacit.deployment.supervise import Site
 
+PROTOBUF = {"content-type": "application/protobuf"}
+
 
 def knock(site: Site, folder: Path) -> dict[str, str]:
     """What became of each; every value begins with "refused" if it was."""
@@ -28,10 +30,10 @@ def knock(site: Site, folder: Path) -> dict[str, str]:
     make_certificates(other, [LOOPBACK])
     found = {}
     with httpx.Client(base_url=f"https://{here}", verify=trust, timeout=30, trust_env=False) as line:
-        found["no key"] = _status(line.post("/v1/fleet/pull-messages", content=b""))
-        found["control API: list runs"] = _status(line.post("/v1/control/list-runs", content=b""))
+        found["no key"] = _status(line.post("/v1/fleet/pull-messages", content=b"", headers=PROTOBUF))
+        found["control API: list runs"] = _status(line.post("/v1/control/list-runs", content=b"", headers=PROTOBUF))
         found["control API: register a node"] = _status(line.post("/v1/control/register-node", content=b""))
-        found["control API behind dots"] = _status(line.post("/v1/fleet/%2e%2e/control/list-runs", content=b""))
+        found["control API behind dots"] = _status(line.post("/v1/fleet/%2e%2e/control/list-runs", headers=PROTOBUF))
         found["runtime API"] = _status(line.post("/v1/runtime/pull-messages", content=b""))
         found["documentation of the API"] = _status(line.get("/docs"))
         found["enrolment without an invitation"] = _status(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tacit.deployment.control import Control
 from tacit.deployment.keys import make_certificates, make_secret
 from tacit.deployment.own_code import SHIM
 from tacit.errors import TacitError
@@ -160,14 +161,15 @@ class Link:
         )
 
     def register(self, public_key: bytes, name: str) -> int:
-        """Admits a node by its public key; its number."""
-        path = self.folder / "registered" / f"{name}.pub"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(public_key)
-        return int(self._flwr("supernode", "register", str(path), "here", "--format", "json")["node-id"])
+        """Admits a node by its public key in OpenSSH's form; its number."""
+        return self._control.register(public_key, name)
 
     def unregister(self, node: int) -> None:
-        self._flwr("supernode", "unregister", str(node), "here", "--format", "json")
+        self._control.unregister(node)
+
+    @property
+    def _control(self) -> Control:
+        return Control(self.address, self.folder / "ca.crt")
 
     def run(self, folders: Sequence[Path]) -> int:
         """Starts the server application for these runs; the number that Flower gives it."""
@@ -185,10 +187,9 @@ class Link:
             time.sleep(0.2)
         raise TacitError(f"the SuperLink did not start: see {self.folder / 'logs' / 'superlink.log'}")
 
-    def status(self, run: int) -> str:
-        told = self._flwr("ls", "here", "--run-id", str(run), "--format", "json")
-        runs = told.get("runs") or [{}]
-        return str(runs[0].get("status", "unknown"))
+    def ended(self, run: int) -> bool:
+        """Whether Flower has done with a run, in whatever way."""
+        return self._control.status(run) == "finished"
 
     def _flwr(self, *arguments: str) -> dict:
         done = subprocess.run(

@@ -25,6 +25,7 @@ _NEEDED = (
     "scipy.optimize",
     "scipy.stats",
     "tacit.deployment.client_app",
+    "torch._dynamo",  # which the first vmap loads
 )
 SHIM = """#!{python} -IS
 import json, os, socket, sys
@@ -96,7 +97,15 @@ def _leave_packed(*_: Any, **__: Any) -> None: ...
 def _own_app(*_: Any, **__: Any) -> Any:
     from tacit.deployment.client_app import app
 
-    return lambda *_: app
+    return lambda *_: _instead[0] if _instead else app
+
+
+_instead: list[Any] = []
+
+
+def use(app: Any) -> None:
+    """Another application in the place of Tacit's, to try out what a hostile one can do."""
+    _instead[:] = [app]
 
 
 if __name__ == "__main__":

@@ -54,6 +54,19 @@ class TooLarge(Exception):
     pass
 
 
+class Log:
+    """A line for every request that was turned away."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def note(self, why: str, request: Request) -> None:
+        who = request.client.host if request.client else "unknown"
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(f"{time.time():.0f} {why}: {request.method} {request.url.path[:100]!r} from {who}\n")
+
+
 async def _body(request: Request, most: int) -> bytes:
     """The body, never more than `most` bytes of it in memory."""
     if int(request.headers.get("content-length") or 0) > most:
@@ -72,7 +85,7 @@ class Door:
 
     def __init__(self, link: Link, most: int) -> None:
         self.link, self.most, self.meter = link, most, Meter(8 * most)
-        self.register = Register(link.folder)
+        self.register, self.log = Register(link.folder), Log(link.folder / "logs" / "door.log")
         trust = ssl.create_default_context(cafile=str(link.folder / "ca.crt"))
         self.upstream = httpx.AsyncClient(
             base_url=f"https://{link.address}", verify=trust, timeout=120, trust_env=False
@@ -92,6 +105,9 @@ class Door:
             return PlainTextResponse("the server is not reachable", 503)
         kept = {k: v for k, v in answer.headers.items() if k.startswith(_PASSED)}
         return Response(answer.content, answer.status_code, kept)
+
+    async def nothing(self, _: Request) -> Response:
+        return _refused()
 
     async def authority(self, _: Request) -> Response:
         return PlainTextResponse((self.link.folder / "ca.crt").read_text())
@@ -130,6 +146,9 @@ class Door:
         return JSONResponse({"left": name})
 
     def app(self) -> Starlette:
+        def guarded(handle: Handle) -> Handle:
+            return guard(handle, self.log)
+
         fleet = Route("/{path:path}", guarded(self.fleet), methods=["POST"])
         own = [
             Route("/tacit/authority", guarded(self.authority), methods=["GET"]),
@@ -138,7 +157,8 @@ class Door:
                 for name in ("offer", "enrol", "leave")
             ),
         ]
-        anything = Route("/{path:path}", lambda _: _refused(), methods=["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
+        other = ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"]
+        anything = Route("/{path:path}", guarded(self.nothing), methods=other)
         return Starlette(routes=[*own, fleet, anything])
 
 
@@ -146,13 +166,20 @@ def leaving(name: str, when: float) -> bytes:
     return f"tacit leave {name} {when!r}".encode()
 
 
-def guarded(handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """What goes wrong is one line to the other side, and says nothing of this one."""
+Handle = Callable[[Request], Awaitable[Response]]
+
+
+def guard(handle: Handle, log: Log) -> Handle:
+    """What goes wrong is one line to the other side, which says nothing of this one, and one in the log."""
 
     async def answer(request: Request) -> Response:
         try:
-            return await handle(request)
+            given = await handle(request)
+            if given.status_code == 403:
+                log.note("refused", request)
+            return given
         except TooLarge:
+            log.note("too large", request)
             return PlainTextResponse("too large", 413)
         except TacitError as error:
             return JSONResponse({"error": " ".join(str(error).split())}, 400)

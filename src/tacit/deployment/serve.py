@@ -135,9 +135,9 @@ def _gather(register: Register, nodes: int, address: str, console: Console) -> N
     known: set[str] = set()
     while True:
         here = [member for member in register.members() if not member.left]
-        for member in here:
+        for number, member in enumerate(here, 1):
             if member.name not in known:
-                console.print(f"'{member.name}' joined at level '{member.level}' ({len(here)} of {nodes})")
+                console.print(f"'{member.name}' joined at level '{member.level}' ({number} of {nodes})")
                 known.add(member.name)
         if len(here) >= nodes:
             return

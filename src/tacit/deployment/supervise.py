@@ -11,7 +11,7 @@ from tacit.deployment.flower import LOOPBACK, Link, end, environment
 from tacit.deployment.office import Office
 from tacit.errors import TacitError
 
-_LOOK = 20.0  # seconds between questions to Flower, each of which is a process
+_LOOK = 5.0  # seconds between questions to Flower
 Process = subprocess.Popen[bytes]
 
 
@@ -69,7 +69,7 @@ class Site:
 
     def _ended(self, run: int) -> bool:
         try:
-            return self.link.status(run).startswith("finished")
+            return self.link.ended(run)
         except TacitError:  # the SuperLink is on its way up again
             return False
 

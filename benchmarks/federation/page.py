@@ -1,0 +1,126 @@
+"""Writes docs/results/federation.md from what the scripts found."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from benchmarks.federation.evil import KINDS
+from benchmarks.federation.faults import FAULTS
+from benchmarks.federation.worlds import METHODS, PLANS, noted
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "federation.md"
+MISSING = "not measured"
+
+
+def parity(found: dict[str, Any], dtype: str) -> str:
+    """The largest difference of server and clients, by method and plan."""
+    lines = ["| method | " + " | ".join(PLANS) + " |", "|---|" + "---:|" * len(PLANS)]
+    for method in METHODS:
+        cells = [found.get(f"{method}/{plan}/{dtype}") for plan in PLANS]
+        shown = [MISSING if c is None else f"{max(c['server'], c['clients']):.1e}" for c in cells]
+        lines.append(f"| {method} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def parity_words(found: dict[str, Any], dtype: str, bar: float) -> str:
+    known = [value for key, value in found.items() if key.endswith(dtype)]
+    good = sum(max(v["server"], v["clients"]) < bar and v["draws"] for v in known)
+    every = len(METHODS) * len(PLANS)
+    return f"**{good} of {every}** within {bar:g}, with the same draws and charges ({len(known)} measured)."
+
+
+def faults(found: dict[str, Any]) -> str:
+    lines = [
+        "| fault | trials | struck | completed, finite | ledgers agree | took part, by round |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in FAULTS:
+        runs = [value for key, value in found.items() if key.startswith(f"{name}/") and "skipped" not in value]
+        if not runs:
+            lines.append(f"| {name} | {MISSING} | | | | |")
+            continue
+        n = len(runs)
+        struck = sum(run["struck"] for run in runs)
+        done = sum(run["completed"] and run["finite"] for run in runs)
+        agree = sum(run["ledgers agree"] and run["charged at least what was released"] for run in runs)
+        part = "; ".join("-".join(str(k) for k in run["took part"]) for run in runs)
+        lines.append(f"| {name} | {n} | {struck} of {n} | {done} of {n} | {agree} of {n} | {part} |")
+    return "\n".join(lines)
+
+
+def hostile(found: dict[str, Any]) -> str:
+    plans = sorted({key.partition("/")[0] for key in found})
+    if not plans:
+        return MISSING
+    lines = ["| plan | lie | took part | rejected as |", "|---|---|---|---|"]
+    for plan in plans:
+        for kind in KINDS:
+            row = found.get(f"{plan}/{kind}")
+            if row is not None:
+                reasons = ", ".join(row["rejected"]) or ("at the door" if kind == "1 GB" else "-")
+                lines.append(f"| {plan} | {kind} | {row['took part']} of 5 | {reasons} |")
+        end = found.get(f"{plan}/end")
+        if end is not None:
+            lines.append(
+                f"| {plan} | end: {end['rounds']} rounds, finite {end['finite']} | | {end['door']} at the door |"
+            )
+    return "\n".join(lines)
+
+
+def outsider(found: dict[str, Any]) -> str:
+    rows = [f"| {who} | {what} |" for who, what in found.items()] or [f"| {MISSING} | |"]
+    return "\n".join(["| who | what became of it |", "|---|---|", *rows])
+
+
+def quiet(found: dict[str, Any]) -> str:
+    if not found:
+        return MISSING
+    outside = found["addresses outside loopback"]
+    return (
+        f"A whole federation in a network namespace of its own, under strace: {found['run']}.\nAddresses inside "
+        f"loopback: {', '.join(found['addresses inside'])}. Addresses outside: **{', '.join(outside) or 'none'}**."
+    )
+
+
+def page(folder: Path) -> str:
+    one = {name: noted(folder / f"{name}.json") for name in ("parity", "faults", "hostile", "outsider", "quiet")}
+    return f"""# A real federation, on loopback
+
+Written by `make federation`; do not edit. Five nodes over Flower's own processes, with TLS, node keys and the door.
+
+## Simulation and federation
+
+The same seeds, three rounds, float64: the largest difference of the server's state and of every client's own.
+{parity_words(one["parity"], "float64", 1e-9)}
+
+{parity(one["parity"], "float64")}
+
+## Faults
+
+One fault in the second of three rounds, while the victim computes; noise is fresh. Afterwards the server's ledger and
+every client's own must agree, row by row, and cover what was released.
+
+{faults(one["faults"])}
+
+## A hostile member
+
+{hostile(one["hostile"])}
+
+## Outsiders
+
+{outsider(one["outsider"])}
+
+## Nothing calls home
+
+{quiet(one["quiet"])}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.federation.page", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("runs/federation"))
+    PAGE.write_text(page(parser.parse_args().results))
+
+
+if __name__ == "__main__":
+    main()
