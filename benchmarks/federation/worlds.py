@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
     "ditto": {"name": "ditto"},
     "scaffold": {"name": "scaffold"},
-    "keep-local": {"name": "ditto", "keep": ["2"]},
+    "keep-local": {"name": "ditto", "keep": ["head"]},
 }
 PRIVATE = {"private": {"noise": 1.0, "delta": 1e-3}}
 PLANS: dict[str, dict[str, Any]] = {

@@ -34,6 +34,7 @@ class World:
     dtype: torch.dtype = torch.float64
     run_id: str = "run-1"
     fresh: bool = False
+    keys: dict[str, str] = field(default_factory=dict)  # public keys, where sums are masked
 
     @property
     def training(self) -> Training:
@@ -49,7 +50,7 @@ class World:
         public = isinstance(self.privacy.plan, plans.Record) or self.method.gather
         sizes = self.federation.sizes if public else [0] * self.federation.clients
         roster = tuple(
-            Seat(name, choices.of(k).name, int(n))
+            Seat(name, choices.of(k).name, int(n), self.keys.get(name, ""))
             for k, (name, n) in enumerate(zip(self.federation.ids, sizes, strict=True))
         )
         return Terms(self.run_id, "", self.federation.input_shape, self.federation.classes, roster)
@@ -70,7 +71,7 @@ class World:
         def made(terms: Terms) -> Assembled:
             return self.assembled(terms, seen_by(terms.place(name), terms, self.rows(place)))
 
-        return Client(name, Custody(folder / name), made, self.fresh)
+        return Client(name, Custody(folder / name), made, self.fresh, folder / name / "node.key")
 
     def clients(self, folder: Path) -> dict[str, Client]:
         return {name: self.client(k, folder) for k, name in enumerate(self.federation.ids)}
@@ -86,7 +87,7 @@ class World:
             transport or Wire(self.clients(folder)),
             server,
             fresh=self.fresh,
-            sums_in_the_open=True,
+            sums_in_the_open=not self.keys,
         )
 
 

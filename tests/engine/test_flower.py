@@ -288,7 +288,7 @@ def test_a_hostile_answer_is_rejected_and_counted_and_the_round_goes_on(tmp_path
 
 def test_the_sum_of_a_plan_that_hides_messages_needs_masks(tmp_path: Path) -> None:
     conductor = World(FedAvg(), PLANS["distributed"]).conductor(tmp_path)
-    with pytest.raises(TacitError, match="not masked"):
+    with pytest.raises(TacitError, match="cannot be masked"):
         replace(conductor, sums_in_the_open=False)
 
 

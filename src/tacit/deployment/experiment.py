@@ -52,8 +52,8 @@ def client_side(terms: Terms, name: str, rows: Rows) -> Assembled:
     return _assembled(experiment_of(terms.experiment), terms, seen_by(terms.place(name), terms, rows))
 
 
-def seat(config: Config, name: str, level: str, rows: int) -> Seat:
-    return Seat(name, level, rows if rows_are_public(config) else 0)
+def seat(config: Config, name: str, level: str, rows: int, key: str = "") -> Seat:
+    return Seat(name, level, rows if rows_are_public(config) else 0, key)
 
 
 def _assembled(config: Config, terms: Terms, federation: Federation) -> Assembled:

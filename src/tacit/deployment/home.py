@@ -71,4 +71,4 @@ class Home:
             agreement.check(terms)
             return client_side(terms, agreement.name, self.rows())
 
-        return Client(agreement.name, Custody(self.folder), made, agreement.fresh)
+        return Client(agreement.name, Custody(self.folder), made, agreement.fresh, self.folder / "node.key")

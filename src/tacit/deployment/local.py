@@ -40,12 +40,13 @@ class Local:
     def home(self, name: str) -> Home:
         return Home(self.folder / "clients" / name)
 
-    def admit(self, agreement: Agreement, rows: Rows) -> None:
-        """A client with its rows, its key and its number."""
+    def admit(self, agreement: Agreement, rows: Rows) -> str:
+        """A client with its rows, its key and its number; its public key."""
         home = self.home(agreement.name)
         home.settle(agreement, rows)
         key = make_node_key(home.folder / "node.key")
         self.nodes[agreement.name] = self.site.link.register(key, agreement.name)
+        return key.decode()
 
     def node(self, name: str) -> Node:
         return Node(self.home(name).folder, f"{LOOPBACK}:{self.site.port}", self.site.link.folder / "ca.crt")

@@ -10,7 +10,7 @@ from tacit.deployment.experiment import server_side
 from tacit.engine.checkpoint import storage, write_atomically
 from tacit.engine.flower.server import Conductor, Told, Transport
 from tacit.engine.flower.terms import Terms, read_terms
-from tacit.errors import TacitError
+from tacit.errors import StorageError, TacitError
 from tacit.privacy.ledger import Ledger
 
 
@@ -62,6 +62,22 @@ class Office:
         """The run to its end, from wherever it stands. A run that has ended is left alone."""
         if self.outcome is not None:
             return
+        try:
+            self._go(transport)
+        except StorageError:  # another try may find room
+            raise
+        except TacitError as error:
+            self._write("failed", {"error": str(error)})
+            raise
+
+    def failed(self) -> str | None:
+        """Why the run cannot go on; no other try would help."""
+        return self._read("failed")["error"] if self._path("failed").exists() else None
+
+    def try_again(self) -> None:
+        self._path("failed").unlink(missing_ok=True)
+
+    def _go(self, transport: Transport) -> None:
         with self.ledger() as ledger:
             conductor = self.conductor(transport, ledger)
             reason = conductor.go()

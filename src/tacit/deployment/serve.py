@@ -58,13 +58,13 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
         for k, name in enumerate(data.ids):
             own, test, level = data.rows(k), data.test_rows(k), choices.of(k)
             rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-            fed.admit(Agreement(name, level.name, plan, level.epsilon, level.delta), rows)
-            seats.append(experiment.seat(plain, name, level.name, len(rows.x)))
+            key = fed.admit(Agreement(name, level.name, plan, level.epsilon, level.delta), rows)
+            seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
             fed.start(name)
             console.print(f"node '{name}' joins at level '{level.name}': {level.guarantee}")
         terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
         office = Office(folder / "server" / "run")
-        office.open(terms, fed.nodes, _settings(config.federation or FederationTable(), sums_in_the_open=True))
+        office.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
         return _watched(fed.site, office, console, fed.revive)
 
 
@@ -163,12 +163,12 @@ def _offer(config: Config, table: FederationTable, folder: Path) -> None:
 def _terms(config: Config, table: FederationTable, members: list[Member]) -> Terms:
     assert table.inputs is not None
     assert table.classes is not None
-    seats = tuple(experiment.seat(config, each.name, each.level, each.rows) for each in members)
+    seats = tuple(experiment.seat(config, each.name, each.level, each.rows, each.key) for each in members)
     return Terms(_run_id(), experiment.text_of(config), tuple(table.inputs), table.classes, seats)
 
 
-def _settings(table: FederationTable, sums_in_the_open: bool = False) -> Settings:
-    return Settings(deadline=table.deadline, sums_in_the_open=sums_in_the_open)
+def _settings(table: FederationTable) -> Settings:
+    return Settings(deadline=table.deadline)
 
 
 def _run_id() -> str:

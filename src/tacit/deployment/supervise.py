@@ -53,10 +53,14 @@ class Site:
     ) -> None:
         """Runs them one after the other until all have ended. If Flower's run dies, another one goes on."""
         began = time.monotonic()
+        for office in offices:
+            office.try_again()
         run, looked = self.link.run([office.folder for office in offices]), began
         while any(office.outcome is None for office in offices):
             watch()
             self.revive()
+            for reason in filter(None, (office.failed() for office in offices)):
+                raise TacitError(reason)
             now = time.monotonic()
             if seconds is not None and now > began + seconds:
                 raise TacitError(f"not done after {seconds:g} s: see {self.link.folder / 'logs'}")

@@ -6,6 +6,7 @@ turn that was answered with fresh noise is not answered again.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from tacit.engine.flower.custody import Custody
 from tacit.engine.flower.schema import Answer, Ask, Rejected
 from tacit.engine.flower.terms import Terms, read_terms
 from tacit.errors import StorageError, TacitError
-from tacit.privacy.distributed import Distributed
+from tacit.privacy.distributed import BODY, Distributed
 from tacit.privacy.noise import Secure
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Grouped, Message, Open
@@ -42,6 +43,7 @@ class Client:
     custody: Custody
     assemble: Assemble
     fresh: bool = True
+    key: Path | None = None  # its node's private key, for plans whose sums are masked
 
     def answer(self, blob: bytes) -> bytes:
         """The reply to a message of the server. Refusals are replies, too; only the unreadable raises."""
@@ -62,12 +64,15 @@ class Client:
         if terms.run != ask.run:
             raise Rejected("run", f"the terms are those of {terms.run[:40]!r}")
         place, made = terms.place(self.name), self.assemble(terms)
-        if not 0 <= ask.turn < REPEATS * made.engine.plan.setting.rounds + REPEATS:
-            raise Rejected("round", f"turn {ask.turn} of {made.engine.plan.setting.rounds} rounds")
+        plan = made.engine.plan
+        if not 0 <= ask.turn < REPEATS * plan.setting.rounds + REPEATS:
+            raise Rejected("round", f"turn {ask.turn} of {plan.setting.rounds} rounds")
         self.custody.pin(terms)
+        if ask.kind == "mask":
+            return self._mask(ask, terms, made, place)
         view, public = self._broadcast(ask, made)
         if ask.kind == "close":
-            self._pay(ask, made.engine.plan, place, now=False)
+            self._pay(ask, plan, place, now=False)
             self.custody.keep_view(ask.run, tree.join(view))
             return {}
         return self._train(ask, made, place, view, public)
@@ -90,11 +95,26 @@ class Client:
         self.custody.keep(ask.run, ask.round + 1, after, tree.join(view))
         return upload(message, made.engine.plan)
 
-    def _fits_the_past(self, ask: Ask, plan: Plan) -> None:
+    def _mask(self, ask: Ask, terms: Terms, made: Assembled, place: int) -> Tree:
+        """One stage of secure aggregation. Nothing depends on data before the one that asks for the masked upload."""
+        from tacit.engine.flower import masked
+
+        def vector() -> np.ndarray:
+            message = self._train(ask, made, place, *self._broadcast(ask, made))
+            return message[f"body/{BODY}"].numpy()
+
+        if self.key is None:
+            raise Rejected("run", "this client has no key to sign with")
+        self._fits_the_past(ask, made.engine.plan, done=True)
+        member = masked.Member(place, self.key, terms, self.custody)
+        return masked.stage(member, ask, made.engine.plan, vector)
+
+    def _fits_the_past(self, ask: Ask, plan: Plan, done: bool = False) -> None:
+        """`done`: the turn itself may have been answered, since later stages of it follow."""
         if ask.round + 1 < self.custody.newest(ask.run):
             raise Rejected("round", f"round {ask.round} lies in the past")
         last = self.custody.last_answered(ask.run)
-        if ask.turn < last or (ask.turn == last and self.fresh and not trusts_server(plan)):
+        if ask.turn < last or (ask.turn == last and self.fresh and not done and not trusts_server(plan)):
             raise Rejected("duplicate", f"turn {ask.turn} was answered")
 
     def _pay(self, ask: Ask, plan: Plan, place: int, now: bool) -> None:

@@ -112,6 +112,14 @@ class Custody:
     def keep_view(self, run: str, view: Tree) -> None:
         write_atomically(self._place(run) / "view.safetensors", save(separate(view)))
 
+    def mask_state(self, run: str) -> bytes | None:
+        path = self._place(run) / "mask"
+        return path.read_bytes() if path.exists() else None
+
+    def keep_mask_state(self, run: str, state: bytes) -> None:
+        """Durable before the answer that goes with it is sent: a state must not be used twice."""
+        write_atomically(self._place(run) / "mask", state)
+
     def newest(self, run: str) -> int:
         """After how many rounds the last state was kept; 0 if there is none."""
         return max(self._rounds(run), default=0)

@@ -21,7 +21,7 @@ from tacit.errors import TacitError
 
 VERSION: Final = 1
 SLACK: Final = 65_536  # bytes that a header may take beside the numbers
-Kind = Literal["train", "evaluate", "close"]
+Kind = Literal["train", "mask", "close"]
 Reason = Literal["size", "malformed", "version", "run", "round", "sender", "duplicate", "shape", "not finite", "huge"]
 
 

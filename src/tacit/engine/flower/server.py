@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tacit import tree
-from tacit.core import Server, Shared
+from tacit.core import Server, Shared, Tree
 from tacit.engine import checkpoint
 from tacit.engine.assemble import Assembled
 from tacit.engine.flower import schema
@@ -30,10 +30,11 @@ from tacit.engine.flower.schema import Ask, Kind, Rejected
 from tacit.engine.flower.terms import Terms
 from tacit.engine.loop import Progress, learned
 from tacit.errors import TacitError
+from tacit.privacy.distributed import Distributed
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.noise import Noise, Secure, Seeded
 from tacit.privacy.purse import Purse
-from tacit.privacy.release import Message
+from tacit.privacy.release import Message, Totals
 from tacit.privacy.requests import Unsent
 
 
@@ -41,6 +42,16 @@ class Transport(Protocol):
     """Carries blobs to clients, by name, and brings back what comes before the deadline, from whom it really came."""
 
     def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes]]: ...
+
+
+class Heard(NamedTuple):
+    """What came of asking: sums by level, for methods that need them single messages, and why others are not in it."""
+
+    totals: Totals
+    rows: Tree | None
+    several: int
+    refused: Counter
+    rejected: Counter
 
 
 class Told(NamedTuple):
@@ -78,11 +89,14 @@ class Conductor:
             raise TacitError(
                 f"{type(engine.method).__name__} trains clients that were not asked: nobody asks them here"
             )
-        if engine.plan.relation == "zero-out" and not self.sums_in_the_open:
+        hidden = engine.plan.relation == "zero-out" and not self.sums_in_the_open
+        able = isinstance(engine.plan.release, Distributed) and all(seat.key for seat in self.terms.roster)
+        if hidden and not able:
             raise TacitError(
-                f"plan '{engine.plan.name}' shows the server a sum alone, and these messages are not masked: "
-                "use plan 'local', or try it out with --local"
+                f"plan '{engine.plan.name}' shows the server a sum alone, and these messages cannot be masked: "
+                "use plan 'local', or 'distributed' with a key for every member"
             )
+        self.masked = hidden and bool(shapes.upload)
         self.plan = engine.plan if shapes.upload else Unsent(engine.plan.request).of(engine.plan)
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
         self.journal = Journal(self.folder and self.folder / "turn.json")
@@ -108,15 +122,14 @@ class Conductor:
         self.journal.write(turn, round, False)
         cohort = self.plan.setting.sampler.draw(self._seed, turn, self.purse.eligible())
         self.purse.charge(turn, self.plan.accounts(cohort))
-        messages, refused, rejected = self._collect(cohort, turn)
+        heard = self._hear_sum(cohort, turn) if self.masked else self._hear(cohort, turn)
         self.journal.write(turn, round, True)
-        self.progress = self._release(messages, turn)
+        self.progress = self._release(heard, turn)
         self.save()
-        self.totals += rejected
-        several = len(messages)
+        self.totals += heard.rejected
         told = Told(
-            self.progress.round, self.plan.setting.rounds, turn, len(cohort), several, len(cohort) - several,
-            refused, rejected, time.perf_counter() - began,
+            self.progress.round, self.plan.setting.rounds, turn, len(cohort), heard.several,
+            len(cohort) - heard.several, heard.refused, heard.rejected, time.perf_counter() - began,
         )  # fmt: skip
         for watch in self.watchers:
             watch(told)
@@ -193,6 +206,32 @@ class Conductor:
         charged = {entry.round for scope in scopes for entry in self.ledger.entries(scope)}
         return schema.pack(Ask(**{**vars(ask), "charged": tuple(sorted(charged))}))
 
+    def _hear(self, cohort: np.ndarray, turn: int) -> Heard:
+        """Too few for their noise: nothing of them is used, and the release decides what that means."""
+        messages, refused, rejected = self._collect(cohort, turn)
+        enough = messages if len(messages) >= self.plan.least else {}
+        engine, upload = self.made.engine, self.made.shapes.upload
+        totals = summed(engine.nothing(upload), enough, self.plan.setting.choices.level)
+        rows = gathered(upload, enough, len(self.terms.roster)) if engine.method.gather else None
+        return Heard(totals, rows, len(messages), refused, rejected)
+
+    def _hear_sum(self, cohort: np.ndarray, turn: int) -> Heard:
+        """The same through secure aggregation: the sum of the survivors, and no message of anybody."""
+        from tacit.engine.flower import masked
+
+        places = {self.terms.names[k]: int(k) for k in cohort}
+
+        def send(asks: Mapping[int, Ask]) -> Iterator[tuple[int, bytes]]:
+            wire = {self.terms.names[k]: self._for(each, self.terms.names[k]) for k, each in asks.items()}
+            answers = self.transport.ask(wire, self.deadline)
+            return ((places[name], blob) for name, blob in answers if name in wire)
+
+        ask, release = self._ask("mask", self.progress.round, turn), self.plan.release
+        assert isinstance(release, Distributed)
+        found = masked.collect(self.terms, ask, cohort, release, send)
+        totals = masked.totals(self.made.engine.nothing(self.made.shapes.upload), found)
+        return Heard(totals, None, len(found.survivors), found.refused, found.rejected)
+
     def _collect(self, cohort: np.ndarray, turn: int) -> tuple[dict[int, Message], Counter, Counter]:
         """What was admitted by clients' places, and why the rest was not. One answer a client counts, the first."""
         ask = self._ask("train", self.progress.round, turn)
@@ -215,11 +254,7 @@ class Conductor:
                 rejected[error.reason] += 1
         return found, refused, rejected
 
-    def _release(self, messages: Mapping[int, Message], turn: int) -> Progress:
-        """Too few for their noise: nothing of them is used, and the release decides what that means."""
-        enough = messages if len(messages) >= self.plan.least else {}
-        engine = self.made.engine
-        totals = summed(engine.nothing(self.made.shapes.upload), enough, self.plan.setting.choices.level)
-        rows = gathered(self.made.shapes.upload, enough, len(self.terms.roster)) if engine.method.gather else None
-        noise: Noise = Secure() if self.fresh else Seeded.of(engine.seed, "server", turn)
-        return learned(engine.method, self.plan, self.progress, totals, rows, noise)
+    def _release(self, heard: Heard, turn: int) -> Progress:
+        method, seed = self.made.engine.method, self.made.engine.seed
+        noise: Noise = Secure() if self.fresh else Seeded.of(seed, "server", turn)
+        return learned(method, self.plan, self.progress, heard.totals, heard.rows, noise)

@@ -12,11 +12,15 @@ from tacit.engine.flower.schema import Rejected
 
 @dataclass(frozen=True)
 class Seat:
-    """One registered client: its name, the level it chose, and its number of rows where the plan makes that public."""
+    """One registered client: its name, the level it chose, and its number of rows where the plan makes that public.
+
+    `key`: its node's public key, by which others know its messages where sums are masked.
+    """
 
     name: str
     level: str
     rows: int = 0
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,9 @@ def read_terms(text: str) -> Terms:
     """What `Terms.text` wrote, or a rejection."""
     try:
         content: dict[str, Any] = json.loads(text)
-        roster = tuple(Seat(str(s["name"]), str(s["level"]), int(s["rows"])) for s in content.pop("roster"))
+        roster = tuple(
+            Seat(str(s["name"]), str(s["level"]), int(s["rows"]), str(s["key"])) for s in content.pop("roster")
+        )
         terms = Terms(
             run=str(content.pop("run")),
             experiment=str(content.pop("experiment")),
