@@ -81,3 +81,12 @@ def test_initialise_depends_on_the_seed_alone_and_leaves_the_global_generator_al
 def test_initialise_reaches_attention() -> None:
     one, two = (initialise(nn.MultiheadAttention(4, 2), 3).in_proj_weight for _ in range(2))
     assert torch.equal(one, two)
+
+
+def test_tanh_takes_the_place_of_relu() -> None:
+    relu, tanh = (initialise(build("mlp", (4,), 2, hidden=[3], activation=name), 0) for name in ("relu", "tanh"))
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    hidden = relu.hidden[0](x)  # pyright: ignore
+    assert torch.allclose(tanh(x), relu.head(hidden.tanh()))  # pyright: ignore
+    with pytest.raises(TacitError, match="'relu' or 'tanh'"):
+        build("mlp", (4,), 2, activation="gelu")

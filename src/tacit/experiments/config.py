@@ -84,6 +84,7 @@ class Model(Table):
     name: str = "mlp"
     hidden: list[Count] | None = None
     norm: Literal["batch", "group"] | None = None
+    activation: Literal["relu", "tanh"] | None = None
     transform: TransformTable | None = None
 
 

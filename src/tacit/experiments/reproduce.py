@@ -45,6 +45,7 @@ REGISTRY: Final[dict[str, str]] = {
     "privatefl/table-1": "tacit.experiments.papers.privatefl_tables:TABLE_1",
     "privatefl/table-2": "tacit.experiments.papers.privatefl_tables:TABLE_2",
     "privatefl/table-5": "tacit.experiments.papers.privatefl_tables:TABLE_5",
+    "privatefl/table-7": "tacit.experiments.papers.privatefl_tables:TABLE_7",
     "privatefl/table-8": "tacit.experiments.papers.privatefl_tables:TABLE_8",
     "privatefl/table-9": "tacit.experiments.papers.privatefl_tables:TABLE_9",
     "privatefl/table-10": "tacit.experiments.papers.privatefl_tables:TABLE_10",

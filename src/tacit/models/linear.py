@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from tacit.errors import TacitError
+
+_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
 
 class SoftmaxRegression(nn.Module):
@@ -22,9 +25,9 @@ class SoftmaxRegression(nn.Module):
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them; no hidden layer makes it a softmax regression.
+    """Linear layers with ReLU (or Tanh) between them; no hidden layer makes it a softmax regression.
 
-    `norm` normalises before each ReLU: "batch" for FedBN, "group" for FedGN; kept local by `KeepLocal(("norm",), ...)`.
+    `norm` normalises before them: "batch" for FedBN, "group" for FedGN; kept local by `KeepLocal(("norm",), ...)`.
     """
 
     def __init__(
@@ -33,9 +36,12 @@ class MLP(nn.Module):
         classes: int,
         hidden: Sequence[int] = (100,),
         norm: Literal["batch", "group"] | None = None,
+        activation: Literal["relu", "tanh"] = "relu",
     ) -> None:
         super().__init__()
-        self.inputs = inputs
+        if activation not in _ACTIVATIONS:
+            raise TacitError(f"activation is '{activation}': use 'relu' or 'tanh'")
+        self.inputs, self.activation = inputs, activation
         widths = [inputs, *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(_norm(norm, width) for width in widths[1:])
@@ -44,7 +50,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], self.inputs)
         for layer, norm in zip(self.hidden, self.norms, strict=True):
-            x = norm(layer(x)).relu()
+            x = _ACTIVATIONS[self.activation](norm(layer(x)))
         return self.head(x)
 
 

@@ -11,7 +11,7 @@ from tacit.experiments.reproduce_page import Part, Results
 
 CLIP_CENTRAL: Final = Tuned(rounds=20, lr=0.5, clip=0.5)
 CLIP_RECORD: Final = Tuned(rounds=10, lr=2.0, clip=1.0)
-MNIST_RECORD: Final = Tuned(rounds=20, lr=2.0, clip=1.0)
+MNIST_RECORD: Final = Tuned(rounds=60, lr=2.0, clip=1.0)
 MNIST_CENTRAL: Final = Tuned(rounds=20, lr=0.1, clip=0.5)
 
 Tried = Mapping[str, tuple[World, Arm, Sequence[Tuned]]]
@@ -19,7 +19,7 @@ Grid = tuple[World, Kind, Sequence[float], Sequence[Tuned]]
 GRIDS: Final[tuple[Grid, ...]] = (
     (CLIP, "central", (2.0, 8.0), (CLIP_CENTRAL, Tuned(20, 0.5, 1.0))),
     (CLIP_SCALED, "record", (2.0, 8.0), (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))),
-    (MNIST, "record", (8.0,), (MNIST_RECORD, Tuned(10, 1.0, 1.0))),
+    (MNIST, "record", (8.0,), (MNIST_RECORD, Tuned(20, 2.0, 1.0))),
 )
 TRIED: Final[Tried] = {
     f"{world.name}: {kind}, epsilon {epsilon:g}, {'with' if layer else 'without'} transform": (
