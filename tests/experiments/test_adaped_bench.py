@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from rich.console import Console
 from tacit.errors import TacitError
 from tacit.experiments import adaped_cells, reproduce, reproduce_adaped, reproduce_adaped_dp
 from tacit.experiments.adaped_cells import MNIST, WRITERS_15, WRITERS_33, validated
-from tacit.experiments.reproduce_page import Results
+from tacit.experiments.reproduce_page import Page, Results, embed
 from tests.worlds import ragged
 
 FIGURES = {"FedAvg": (96.0, 93.0), "AdaPeD": (98.6, 97.0), "pFedMe": (97.0, 95.0), "local": (95.0, 10.0)}
@@ -103,6 +104,19 @@ def test_the_private_page_measures_against_training_alone(bench: reproduce.Bench
     assert claims[0][1] == "+1.60"
     assert claims[0][-1] == "yes"
     assert table(parts, "As published").rows[0][1] == "0.123"
+
+
+def test_the_how_to_page_is_filled_with_what_was_measured(bench: reproduce.Bench, tmp_path: Path) -> None:
+    asks = Path(__file__).parents[2] / "docs" / "how-to" / "which-personalization.md"
+    (tmp_path / "which.md").write_text(asks.read_text())
+    for stem, make in (("adaped-table-1", reproduce_adaped.make), ("adaped-dp", reproduce_adaped_dp.make)):
+        assert embed(Page("", "", make(bench)), tmp_path, stem) == [tmp_path / "which.md"]
+        assert embed(Page("", "", make(bench)), tmp_path, stem) == [], "once filled, there is nothing to change"
+    text = (tmp_path / "which.md").read_text()
+    assert "Not measured yet" not in text
+    assert "| AdaPeD | none | 98.61 ± 0.01 |" in text
+    assert "| DP-AdaPeD, messages seen | 1 |" in text
+    assert text.count("<!-- end -->") == 2
 
 
 def test_full_participation_names_both_methods(bench: reproduce.Bench) -> None:

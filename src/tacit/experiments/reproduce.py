@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tacit.engine.checkpoint import storage
 from tacit.errors import TacitError
-from tacit.experiments.reproduce_page import Page, show, write
+from tacit.experiments.reproduce_page import Page, embed, show, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,11 +141,13 @@ def reproduce(
     out: Path = RESULTS,
     cache: Path | None = CACHE,
 ) -> Path:
-    """Runs what is missing, prints the tables, writes the page; returns its path."""
+    """Runs what is missing, prints the tables, writes the page and fills how-to pages that ask; returns its path."""
     found = find(name)
     page = found.run(console, full, seeds, cache)
     show(page, console)
-    return write(page, out, name.replace("/", "-"), command(name, full, seeds))
+    stem = name.replace("/", "-")
+    embed(page, out.parent / "how-to", stem)
+    return write(page, out, stem, command(name, full, seeds))
 
 
 def command(name: str, full: bool, seeds: int | None) -> str:

@@ -1,5 +1,6 @@
 """A page of results: text, tables and pictures, on the terminal and as Markdown with images beside it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,26 @@ def write(page: Page, folder: Path, stem: str, command: str) -> Path:
     return path
 
 
+def embed(page: Page, folder: Path, stem: str) -> list[Path]:
+    """Fills the pages of `folder` that ask for a table: `<!-- STEM: start of its title -->` up to `<!-- end -->`."""
+    tables = [part for part in page.parts if isinstance(part, Results)]
+    filled: list[Path] = []
+    for path in sorted(folder.glob("*.md")):
+        old = new = path.read_text()
+        for table in tables:
+            asked = re.compile(rf"(<!-- {re.escape(stem)}: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+            new = asked.sub(lambda found, table=table: _filled(found, table), new)
+        if new != old:
+            path.write_text(new)
+            filled.append(path)
+    return filled
+
+
+def _filled(found: re.Match[str], table: Results) -> str:
+    begin, title, end = found.groups()
+    return f"{begin}\n{_written(table)}\n\n{end}" if table.title.startswith(title) else found[0]
+
+
 def plus_minus(mean: float, spread: float, digits: int = 1) -> str:
     return f"{mean:.{digits}f} ± {spread:.{digits}f}"
 
@@ -125,9 +146,13 @@ def _markdown(part: Part, folder: Path, stem: str) -> str:
     if isinstance(part, Picture):
         part.draw().savefig(folder / f"{stem}-{part.name}.png", dpi=130)
         return f"![{part.caption}]({stem}-{part.name}.png)\n\n*{part.caption}*"
-    align = [":--", *["--:"] * (len(part.heads) - 1)]
-    lines = [f"| {' | '.join(cells)} |" for cells in (part.heads, align, *part.rows)]
-    return "\n".join([f"**{part.title}**", "", *lines, *(["", part.note] if part.note else [])])
+    return _written(part)
+
+
+def _written(table: Results) -> str:
+    align = [":--", *["--:"] * (len(table.heads) - 1)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (table.heads, align, *table.rows)]
+    return "\n".join([f"**{table.title}**", "", *lines, *(["", table.note] if table.note else [])])
 
 
 def _rich(table: Results) -> Any:
