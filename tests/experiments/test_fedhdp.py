@@ -185,12 +185,19 @@ def test_the_record_of_the_selection_names_what_was_chosen(pool: Pool, tmp_path:
     assert "judged by dp-fedavg" in text
 
 
+def overview(bench: Bench) -> list[Results]:
+    return [part for part in fedhdp_overview.make(bench) if isinstance(part, Results)]
+
+
 def test_the_overview_says_what_was_reached(pool: Pool, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = (fedhdp.Plan(TINY, (0.0, 0.1, 1.0), menu=True),)
     monkeypatch.setattr(fedhdp_overview, "PAGES", {"tiny.md": plans})
     for name in ("MNIST", "SKEWED", "WRITERS_AT_PAPERS_NOISE"):
         monkeypatch.setattr(fedhdp_overview, name, TINY)
-    tables = [part for part in fedhdp_overview.make(bench) if isinstance(part, Results)]
+    none, _ = overview(bench)
+    assert none.note == "Not run: mnist."
+    fedhdp.make(plans, bench)
+    tables = overview(bench)
     assert [line[0] for line in tables[0].rows] == ["[mnist](tiny.md)"]
     assert {line[-1] for line in tables[1].rows} <= {"yes", "**no**"}
 

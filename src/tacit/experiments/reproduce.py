@@ -63,6 +63,10 @@ CACHE: Final = Path("runs/reproduce")
 Cell = dict[str, Any]
 
 
+class NotRun(TacitError):
+    """A cell is not there, and was not to be run."""
+
+
 @dataclass(frozen=True)
 class Bench:
     """What a reproduction works on: where to say how far it is, how large to run, and the cells that are done."""
@@ -73,6 +77,7 @@ class Bench:
     cache: Path | None
     about: str = ""
     first: int = 0  # repetitions before it had a part in choosing settings, and are not reported
+    only_kept: bool = False  # raise `NotRun` instead of running a cell
     asked: list[int] = field(default_factory=list)
 
     def cell(self, config: Mapping[str, Any], compute: Callable[[], Cell]) -> Cell:
@@ -83,6 +88,8 @@ class Bench:
         text = json.dumps({"about": self.about, **config}, sort_keys=True)
         path = self.cache / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
         found = _kept(path, text)
+        if found is None and self.only_kept:
+            raise NotRun(f"a cell of {self.about} has not been run: run its own page first")
         if found is None:
             found = compute()
             _keep(path, text, found)
