@@ -33,6 +33,7 @@ REGISTRY: Final[dict[str, str]] = {
     "fedhdp/selection": "tacit.experiments.papers.fedhdp_selection",
     "fedhdp/mnist": "tacit.experiments.papers.fedhdp:MNIST_PAGE",
     "fedhdp/mnist-skewed": "tacit.experiments.papers.fedhdp:SKEWED_PAGE",
+    "fedhdp/levels": "tacit.experiments.papers.fedhdp:LEVELS_PAGE",
     "fedhdp/writers": "tacit.experiments.papers.fedhdp:WRITERS_PAGE",
     "fedhdp/writers-cnn": "tacit.experiments.papers.fedhdp:WRITERS_CNN_PAGE",
     "fedhdp/incentive": "tacit.experiments.papers.fedhdp_incentive",

@@ -24,11 +24,10 @@ PAPER: Final = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What a page shows of a recipe: ratios by default; menus of three levels only where asked for."""
+    """What a page shows of a recipe."""
 
     recipe: Recipe
     ratios: tuple[float, ...]
-    menu: bool = False
     note: str = ""
 
 
@@ -53,12 +52,14 @@ def _one(plan: Plan, bench: Bench) -> list[Part]:
         views.against_ratio(recipe, rows),
         *views.chosen_ratios(recipe, rows[OPTIMAL], views.best(rows)),
     ]
-    if plan.menu:
-        several = {arm: row(bench, recipe, arm) for arm in (SEVERE, MENU)} | {OPTIMAL: rows[OPTIMAL]}
-        parts.append(views.menu(several))
     if bench.full:
         parts += grid(recipe, {lam: _grid(bench, recipe, lam) for lam in STRENGTHS}, bench.seeds)
     return [*parts, views.recipe(recipe, [cell for each in rows.values() for cell in each.cells])]
+
+
+def levels(bench: Bench, recipe: Recipe = recipes.MNIST) -> dict[str, Row]:
+    """Three levels, beside the two federations that have only one of the private ones."""
+    return {arm: row(bench, recipe, arm) for arm in (SEVERE, MENU, OPTIMAL)}
 
 
 def _grid(bench: Bench, recipe: Recipe, strength: float) -> list[Row]:
@@ -70,7 +71,7 @@ def arms(tried: Sequence[float]) -> list[str]:
 
 
 _WRITERS: Final = (0.01, 0.1, 1.0)
-_MNIST_PLANS: Final = (Plan(recipes.MNIST, (0.01, 0.025, 0.1, 1.0), menu=True),)
+_MNIST_PLANS: Final = (Plan(recipes.MNIST, (0.01, 0.025, 0.1, 1.0)),)
 _SKEWED_PLANS: Final = (Plan(recipes.SKEWED, (0.0, 0.1, 0.5, 1.0)),)
 _WRITERS_PLANS: Final = (
     Plan(recipes.WRITERS_AT_PAPERS_NOISE, _WRITERS, note="At the noise per mean of the paper."),
@@ -91,6 +92,14 @@ def _page(name: str, title: str, plans: Sequence[Plan]) -> Reproduction:
 
 
 MNIST_PAGE = _page("fedhdp/mnist", "FedHDP on one-digit clients of MNIST", _MNIST_PLANS)
+LEVELS_PAGE = Reproduction(
+    "fedhdp/levels",
+    "FedHDP with three levels on one-digit clients of MNIST",
+    PAPER,
+    lambda bench: [views.menu(levels(bench))],
+    seeds=3,
+    cells="fedhdp",
+)
 SKEWED_PAGE = _page("fedhdp/mnist-skewed", "FedHDP where all who opted out hold the digit 7", _SKEWED_PLANS)
 WRITERS_PAGE = _page("fedhdp/writers", "FedHDP on the digits of 539 writers", _WRITERS_PLANS)
 WRITERS_CNN_PAGE = _page(

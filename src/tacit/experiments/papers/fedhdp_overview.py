@@ -1,6 +1,6 @@
 """FedHDP on one page: every table's main figures, what was aimed at and what came of it. From the pages' own cells."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tacit.experiments.papers import fedhdp_views as views
-from tacit.experiments.papers.fedhdp import PAGES, Plan, arms, row
+from tacit.experiments.papers.fedhdp import PAGES, Plan, arms, levels, row
 from tacit.experiments.papers.fedhdp_recipe import (
     DP_FEDAVG,
     MENU,
@@ -34,16 +34,18 @@ def make(bench: Bench) -> list[Part]:
     heads = ["", "seeds", NON_PRIVATE, DP_FEDAVG, "r=1", "best r", "at it", OPTIMAL, "gap closed", "personal"]
     note = f"Not run: {', '.join(missing)}." if missing else ""
     title = "The shared model's accuracy, and that of personal models at the best r, in percent"
-    return [_ABOUT, Results(title, heads, summary, note), _aims(found), _BESIDE]
+    return [_ABOUT, Results(title, heads, summary, note), _aims(found, kept(bench, levels)), _BESIDE]
 
 
 def _rows(bench: Bench, plan: Plan) -> Rows:
-    """Every arm over as many seeds as have been run; nothing is run here."""
-    wanted = [*arms(plan.ratios), *((SEVERE, MENU) if plan.menu else ())]
+    return kept(bench, lambda some: {arm: row(some, plan.recipe, arm) for arm in arms(plan.ratios)})
+
+
+def kept(bench: Bench, ask: Callable[[Bench], Rows]) -> Rows:
+    """What was asked for over as many seeds as have been run; nothing is run here."""
     for seeds in range(bench.seeds, 0, -1):
         with suppress(NotRun):
-            kept = replace(bench, seeds=seeds, only_kept=True)
-            return {arm: row(kept, plan.recipe, arm) for arm in wanted}
+            return ask(replace(bench, seeds=seeds, only_kept=True))
     return {}
 
 
@@ -57,10 +59,11 @@ def _summary(page: str, plan: Plan, rows: Rows) -> list[str]:
     return [name, seeds, *accuracies, top.arm.removeprefix("r="), *after, closed, personal]
 
 
-def _aims(found: Mapping[str, Rows]) -> Results:
+def _aims(found: Mapping[str, Rows], menu: Rows) -> Results:
     """Aims with the figure that was measured, mean over seeds, whether or not they were reached."""
     lines = [
         *(_uniform(rows) if (rows := found.get(MNIST.name)) else []),
+        *([_between(menu)] if menu else []),
         *(_skewed(rows, found.get(MNIST.name)) if (rows := found.get(SKEWED.name)) else []),
         *(_writers(rows) if (rows := found.get(WRITERS_AT_PAPERS_NOISE.name)) else []),
     ]
@@ -77,7 +80,6 @@ def _uniform(rows: Rows) -> list[list[str]]:
         _holds("MNIST, max(DP-FedAvg, r=1) < best r < non-private", _ordered(rows), "every seed"),
         _holds("MNIST, the best r lies in (0, .1]", 0 < _ratio(top) <= 0.1, top.arm),
         *_optimal("MNIST", rows),
-        _between(rows),
     ]
 
 
@@ -141,8 +143,9 @@ _ABOUT: Final = (
     "Each row has a page with all its figures beside the paper's."
 )
 _BESIDE: Final = (
-    "Beside these: [how the hyper-parameters were chosen](fedhdp-selection.md), "
-    "[what opting out gains a client](fedhdp-incentive.md), [in closed form](theory-fedhdp.md)."
+    "Beside these: how the hyper-parameters were chosen (`tacit reproduce fedhdp/selection`), what opting out gains a "
+    "client (`tacit reproduce fedhdp/incentive`), three levels (`tacit reproduce fedhdp/levels`), and "
+    "[closed forms](theory-fedhdp.md)."
 )
 
 REPRODUCTION: Final = Reproduction(

@@ -173,7 +173,9 @@ def recipe(of: Recipe, cells: Sequence[Cell]) -> str:
         [
             f"**Recipe.** {of.model}, hidden {list(of.hidden)}, head at {of.head:g} x its usual start; inputs "
             f"(pixel - {of.shift:g}) / {of.scale:g}; batches of {of.batch}, epochs {of.epochs}; personal "
-            f"learning rate {of.personal_lr:g}. All chosen [on validation images](fedhdp-selection.md):",
+            f"learning rate {of.personal_lr:g}, raised once after a look at the personal accuracies "
+            "that are reported. Chosen on validation images, to be checked by "
+            "`tacit reproduce fedhdp/selection`:",
             "",
             *kinds,
             "",
