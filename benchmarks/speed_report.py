@@ -17,7 +17,7 @@ from benchmarks.systems import SYSTEMS, Setting
 TRIAL_ROUNDS = 5
 HEADINGS = ("System", "Setting", "Median", "Quartiles", "Ratio")
 NUMBERS = HEADINGS[2:]
-MODEL_TITLES = {"mlp": "MLP 784-100-10", "cnn": "CNN 6-16-120-84-10"}
+MODEL_TITLES = {"mlp": "MLP 784-100-10", "cnn": "CNN 6-16-120-84-10", "writers": "CNN 32-64-128-62"}
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ def markdown(timings: Timings, run: Run) -> str:
     )
     first = next(iter(next(iter(timings.values()))))
     tried = _markdown_table(("Model", "System", "Setting", "Median"), _tried_rows(timings))
+    cohorts = ", ".join(f"{protocol.COHORT[model]} ({MODEL_TITLES[model]})" for model in timings)
     return f"""# Seconds a round
 
 Written by `{run.command}`; do not edit.
@@ -117,7 +118,7 @@ Ratio: a system's median over that of {SYSTEMS[first].title}.
 
 ## What was counted
 
-A round of DP-FedAvg: draw {protocol.COHORT} of {protocol.CLIENTS:,} clients, train each for
+A round of DP-FedAvg: draw {cohorts} of {protocol.CLIENTS:,} clients, train each for
 {protocol.LOCAL_EPOCHS} epochs over its {protocol.IMAGES_PER_CLIENT} images in batches of {protocol.BATCH} (SGD,
 rate {protocol.LOCAL_RATE}), clip each update to an L2 norm of {protocol.CLIP_NORM}, sum, add Gaussian noise once, and
 step the shared model. The images are random, {protocol.IMAGE_SIDE} x {protocol.IMAGE_SIDE}, in memory before the clock

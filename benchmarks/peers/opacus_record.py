@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 def make_network() -> nn.Module:
     torch.manual_seed(protocol.SEED)
-    widths = (protocol.IMAGE_SIDE**2, *protocol.RECORD_HIDDEN, protocol.CLASSES)
+    widths = (protocol.IMAGE_SIDE**2, *protocol.RECORD_HIDDEN, protocol.RECORD_CLASSES)
     layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]  # noqa: B905, RUF007
     return nn.Sequential(nn.Flatten(), *layers[:-1])
 
@@ -27,7 +27,7 @@ def make_clients() -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(protocol.SEED)
     each = (protocol.RECORD_CLIENTS, protocol.RECORD_ROWS)
     images = torch.rand(*each, protocol.IMAGE_SIDE, protocol.IMAGE_SIDE, generator=draw)
-    return images, torch.randint(protocol.CLASSES, each, generator=draw)
+    return images, torch.randint(protocol.RECORD_CLASSES, each, generator=draw)
 
 
 def build(model: str) -> protocol.Round:

@@ -40,8 +40,8 @@ class Network(nn.Sequential):
             return {"loss": Weighted(float(self.loss(images, labels)) * len(labels), len(labels))}
 
 
-def make_users() -> FederatedDataset:
-    users = list(zip(*make_clients(), strict=True))
+def make_users(model: str) -> FederatedDataset:
+    users = list(zip(*make_clients(model), strict=True))
     return FederatedDataset.from_slices(users, get_user_sampler("random", range(len(users))))
 
 
@@ -51,8 +51,8 @@ def make_model(model: str) -> PyTorchModel:
     return PyTorchModel(network, local_optimizer_create=torch.optim.SGD, central_optimizer=central_optimizer)
 
 
-def make_backend() -> SimulatedBackend:
-    users = make_users()
+def make_backend(model: str) -> SimulatedBackend:
+    users = make_users(model)
     mechanism = GaussianMechanism(protocol.CLIP_NORM, relative_noise_stddev=protocol.NOISE_MULTIPLIER)
     return SimulatedBackend(
         training_data=users,
@@ -63,7 +63,7 @@ def make_backend() -> SimulatedBackend:
 
 def build(model: str) -> protocol.Round:
     np.random.seed(protocol.SEED)  # noqa: NPY002 - pfl draws users and noise from here, alike in every process
-    backend = make_backend()
+    backend = make_backend(model)
     trained = make_model(model)
     algorithm = FederatedAveraging()
     training = NNTrainHyperParams(
@@ -80,7 +80,7 @@ def build(model: str) -> protocol.Round:
         plan = NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=NO_EVALUATION,
-            train_cohort_size=protocol.COHORT,
+            train_cohort_size=protocol.COHORT[model],
             val_cohort_size=None,
         )
         algorithm.run(plan, backend, trained, training, send_metrics_to_platform=False)

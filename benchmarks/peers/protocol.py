@@ -18,13 +18,13 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, TextIO
 
-MODELS = ("mlp", "cnn")
+MODELS = ("mlp", "cnn", "writers")
 
 CLIENTS = 2000
 IMAGES_PER_CLIENT = 30
 IMAGE_SIDE = 28
-CLASSES = 10
-COHORT = 100
+CLASSES = {"mlp": 10, "cnn": 10, "writers": 62}
+COHORT = {"mlp": 100, "cnn": 100, "writers": 30}
 LOCAL_EPOCHS = 5
 BATCH = 10
 LOCAL_RATE = 0.1
@@ -34,6 +34,7 @@ SERVER_RATE = 1.0
 WARM_UP_ROUNDS = 3
 RECORD_CLIENTS, RECORD_ROWS, RECORD_BATCH = 100, 128, 64  # two steps of DP-SGD for each client
 RECORD_HIDDEN = (600, 100)
+RECORD_CLASSES = 10
 SEED = 0
 
 Round = Callable[[], None]

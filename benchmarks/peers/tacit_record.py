@@ -22,7 +22,7 @@ def clients() -> Federation:
 
     def rows(several: int) -> tuple[torch.Tensor, torch.Tensor]:
         images = torch.rand(several, side, side, generator=draw)
-        return images, torch.randint(protocol.CLASSES, (several,), generator=draw)
+        return images, torch.randint(protocol.RECORD_CLASSES, (several,), generator=draw)
 
     return from_clients({k: (*rows(n), *rows(1)) for k in range(protocol.RECORD_CLIENTS)})
 
@@ -30,7 +30,7 @@ def clients() -> Federation:
 def build(model: str) -> protocol.Round:
     level = Level("private", delta=1e-5, noise=protocol.NOISE_MULTIPLIER)
     training = Training(rounds=NEVER, sampler=Poisson(1.0), batch=protocol.RECORD_BATCH)
-    network = MLP(protocol.IMAGE_SIDE**2, protocol.CLASSES, protocol.RECORD_HIDDEN)
+    network = MLP(protocol.IMAGE_SIDE**2, protocol.RECORD_CLASSES, protocol.RECORD_HIDDEN)
     privacy = Privacy(Record(protocol.CLIP_NORM, participations=100), (level,))
     parts = assemble(clients(), network, FedAvg(LocalSgd(protocol.LOCAL_RATE)), privacy, training)
     run = Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=NEVER, checkpoint_every=NEVER))
