@@ -193,7 +193,7 @@ def make(tables: Sequence[Table], bench: Bench) -> list[Part]:
         found = run(bench, [line for line in each.lines if bench.full or each.few(line)])
         parts += [table(each.title, found)] if found else []
         rows += found
-    return [*parts, settings(rows)]
+    return [*parts, settings(rows, "Those of the pages on CLIP features and MNIST; not tuned for this table.")]
 
 
 PAGES: Final = {

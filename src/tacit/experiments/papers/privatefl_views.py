@@ -18,6 +18,7 @@ HEADS: Final = (
     "(b) shared model, whole test set",
     "epsilon spent",
 )
+CHOSEN: Final = "Chosen on validation rows: `tacit reproduce privatefl/selection`."
 WAYS: Final = """**Three ways to say an accuracy.** (a) Each client's own model, its transform included, on test rows of
 its own classes, mean over clients, after the last round: this is what the authors call the global model's accuracy
 (they take the round that was best on test rows). (b) The shared model on the whole test set; a transform is no part of
@@ -85,7 +86,7 @@ def claims(lines: Sequence[tuple[str, float, float]]) -> Results:
     return Results("Bars", ["", "at least", "measured", "reached"], rows)
 
 
-def settings(rows: Sequence[Row]) -> Results:
+def settings(rows: Sequence[Row], note: str = CHOSEN) -> Results:
     """What each row was trained with."""
     lines = []
     for row in rows:
@@ -94,4 +95,4 @@ def settings(rows: Sequence[Row]) -> Results:
         seconds = np.median([cell["seconds"] for cell in row.cells])
         lines.append([row.line.name, *map(str, numbers), f"{seconds:.0f}"])
     heads = ["", "rounds", "lr", "clip", "batch", "epochs", "server lr", "rate", "processor seconds"]
-    return Results("Settings", heads, lines, "Chosen on validation rows: `tacit reproduce privatefl/selection`.")
+    return Results("Settings", heads, lines, note)
