@@ -57,7 +57,7 @@ def hostile(found: dict[str, Any]) -> str:
         for kind in KINDS:
             row = found.get(f"{plan}/{kind}")
             if row is not None:
-                reasons = ", ".join(row["rejected"]) or ("at the door" if kind == "1 GB" else "-")
+                reasons = ", ".join(row["rejected"]) or _otherwise(kind, found.get(f"{plan}/end"))
                 lines.append(f"| {plan} | {kind} | {row['took part']} of 5 | {reasons} |")
         end = found.get(f"{plan}/end")
         if end is not None:
@@ -65,6 +65,13 @@ def hostile(found: dict[str, Any]) -> str:
                 f"| {plan} | end: {end['rounds']} rounds, finite {end['finite']} | | {end['door']} at the door |"
             )
     return "\n".join(lines)
+
+
+def _otherwise(kind: str, end: dict[str, Any] | None) -> str:
+    """What became of a lie that the server application never saw."""
+    if kind == "1 GB":
+        return "turned away at the door" if end and end["door"] else "did not arrive before the deadline"
+    return "counted once (Flower drops the second)" if kind == "duplicate" else "-"
 
 
 def outsider(found: dict[str, Any]) -> str:

@@ -1,4 +1,5 @@
 """The only door to the outside: fleet calls and enrolment pass, nothing else does."""
+# pyright: reportMissingImports=false
 
 import asyncio
 import time
