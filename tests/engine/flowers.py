@@ -71,7 +71,7 @@ class World:
         def made(terms: Terms) -> Assembled:
             return self.assembled(terms, seen_by(terms.place(name), terms, self.rows(place)))
 
-        return Client(name, Custody(folder / name), made, self.fresh, folder / name / "node.key")
+        return Client(name, Custody(folder / name), made, self.fresh, folder / name / "node.key", not self.keys)
 
     def clients(self, folder: Path) -> dict[str, Client]:
         return {name: self.client(k, folder) for k, name in enumerate(self.federation.ids)}

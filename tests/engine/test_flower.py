@@ -231,7 +231,8 @@ class Hostile:
         if name != "c1" or answer.kind == "close":
             return [(name, blob)]
         self.old = self.old or blob
-        first, leaf = next((name, leaf) for name, leaf in answer.tensors.items() if name.startswith("body/"))
+        first = min(name for name in answer.tensors if name.startswith("body/"))  # safetensors knows no order
+        leaf = answer.tensors[first]
         changed = {
             "nan": {first: leaf * torch.nan},
             "huge": {first: leaf * 0 + 10**12},

@@ -1,5 +1,6 @@
 """Sums that are masked: the same numbers, and the server sees none of the messages that they are made of."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
 from tacit import tree
 from tacit.deployment.keys import make_node_key
-from tacit.engine.flower.schema import Answer, unpack
+from tacit.engine.flower.schema import Answer, Ask, pack, unpack
 from tacit.methods import Ditto, FedAvg
 from tests.engine.flowers import Wire, World
 from tests.engine.test_flower import alike
@@ -94,3 +95,58 @@ def test_noise_in_place_of_a_stage_is_rejected_and_the_round_goes_on(tmp_path: P
     told = world.conductor(tmp_path, Wire(world.clients(tmp_path), tamper)).step()
     assert told.took_part == 4
     assert told.rejected == {"malformed": 1}
+
+
+def test_a_client_sends_nothing_unmasked_that_only_a_sum_should_show(tmp_path: Path) -> None:
+    """Whatever a server asks for: one that forgets about masks, or does not want them, gets no upload."""
+    world = masked(tmp_path, rounds=1, rate=1.0, fresh=True)
+    wire = Wire(world.clients(tmp_path))
+    server = world.conductor(tmp_path, wire)
+    answer = unpack(Answer, wire.clients["c1"].answer(server._for(server._ask("train", 0, 0), "c1")))
+    assert (answer.refused, answer.tensors) == ("unmasked", {})
+    assert wire.clients["c1"].custody.answers() == 0
+    with wire.clients["c1"].custody.ledger() as own:
+        assert not list(own.entries())
+
+
+def test_the_sum_is_that_of_those_who_sent_their_integers(tmp_path: Path) -> None:
+    """Whoever falls silent at a stage: as if it had been offline, or had not dropped out, in a sum in the open."""
+    for stage, gone in ((1, {"c1"}), (2, {"c1"}), (4, set())):
+        folder = tmp_path / str(stage)
+        world = masked(folder, clients=5, rounds=1, rate=1.0)
+        in_the_open = replace(world, keys={})
+        expected = in_the_open.conductor(folder / "open", Wire(in_the_open.clients(folder / "open"), offline=gone))
+        server = world.conductor(folder, Wire(world.clients(folder), partial(silent_from, stage, {})))
+        for each in (server, expected):
+            each.step()
+        view, known = (tree.join(each.progress.server.view) for each in (server, expected))
+        assert largest_difference(view, known) == 0
+
+
+def test_a_turn_is_masked_once_whatever_the_server_repeats(tmp_path: Path) -> None:
+    """Every message of a turn again, and a new beginning of it: no second masked upload."""
+    world = masked(tmp_path, rounds=1, rate=1.0, fresh=True)
+    wire = Wire(world.clients(tmp_path))
+    world.conductor(tmp_path, wire).step()
+    own = [blob for name, blob in wire.asked if name == "c1" and unpack(Ask, blob).kind == "mask"]
+    again = [unpack(Answer, wire.clients["c1"].answer(blob)) for blob in (*own, *own)]
+    longest = max(len(unpack(Answer, blob).tensors["mask"]) for name, blob in wire.answers if name == "c1")
+    assert all(answer.refused or len(answer.tensors["mask"]) < longest for answer in again)
+    assert [answer.refused for answer in again].count("") <= 4  # keys and shares of a new beginning, no more
+
+
+def test_messages_of_the_last_turn_are_rejected_in_the_next(tmp_path: Path) -> None:
+    world = masked(tmp_path, clients=5, rounds=2, rate=1.0, fresh=True)
+    old: list[bytes] = []
+
+    def replay(name: str, blob: bytes) -> list[tuple[str, bytes]]:
+        answer = unpack(Answer, blob)
+        if name != "c1" or answer.turn == 0:
+            old.extend([blob] * (name == "c1"))
+            return [(name, blob)]
+        return [(name, pack(replace(unpack(Answer, old[0]), round=answer.round, turn=answer.turn)))]
+
+    server = world.conductor(tmp_path, Wire(world.clients(tmp_path), replay))
+    assert server.step().took_part == 5
+    told = server.step()
+    assert (told.took_part, told.rejected) == (4, {"malformed": 1})

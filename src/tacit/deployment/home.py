@@ -28,6 +28,7 @@ class Agreement:
     epsilon: float | None
     delta: float | None
     fresh: bool = True  # False: noise from the experiment's seed, to compare with a simulation
+    sums_in_the_open: bool = False  # True: sends without a mask what only a sum should show, to compare
 
     def check(self, terms: Terms) -> None:
         """Refuses terms that are not those of the agreement."""
@@ -71,4 +72,5 @@ class Home:
             agreement.check(terms)
             return client_side(terms, agreement.name, self.rows())
 
-        return Client(agreement.name, Custody(self.folder), made, agreement.fresh, self.folder / "node.key")
+        key, open_sums = self.folder / "node.key", agreement.sums_in_the_open
+        return Client(agreement.name, Custody(self.folder), made, agreement.fresh, key, open_sums)

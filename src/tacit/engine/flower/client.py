@@ -44,6 +44,7 @@ class Client:
     assemble: Assemble
     fresh: bool = True
     key: Path | None = None  # its node's private key, for plans whose sums are masked
+    sums_in_the_open: bool = False  # sends without a mask what only a sum should show: to try things out
 
     def answer(self, blob: bytes) -> bytes:
         """The reply to a message of the server. Refusals are replies, too; only the unreadable raises."""
@@ -75,6 +76,8 @@ class Client:
             self._pay(ask, plan, place, now=False)
             self.custody.keep_view(ask.run, tree.join(view))
             return {}
+        if plan.relation == "zero-out" and made.shapes.upload and not self.sums_in_the_open:
+            raise Refusal("unmasked")  # whatever the server asks for: the noise is sized for a sum
         return self._train(ask, made, place, view, public)
 
     def _broadcast(self, ask: Ask, made: Assembled) -> tuple[Shared, Tree]:
