@@ -143,9 +143,9 @@ sees no private data. Every upload has one clip bound over the whole head, and a
 all rounds (PLD); the authors clip and noise every tensor and account one, so that their claimed 2 / 8 are really
 3.4 / 15.1 with three tensors. Under the record plan the transform is trained with the same private gradients as the
 head. What stays on a client (training alone, Ditto's own models, transforms under the central plan) needs no noise as
-long as it stays there. The bars of the central plan rest on the public mean: the table without it shows by how much.
-One run of that plan with scaled features was seen on the test rows, fell short, and was dropped for the unscaled ones that
-had been tried on validation rows before."""
+long as it stays there. The bars of the central plan rest on the public mean: the table without it shows by how
+much. One run of that plan with scaled features was seen on the test rows, fell short, and was dropped for the unscaled
+ones that had been tried on validation rows before."""
 
 CLIP_PAGE: Final = Reproduction(
     "privatefl/cifar10-clip",
