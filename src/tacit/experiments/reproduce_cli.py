@@ -13,6 +13,10 @@ def reproduce(
         int | None, typer.Option(min=1, help="Repetitions of every cell; default: as the page says.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the page and its images go.")] = Path("docs/results"),
+    cells: Annotated[
+        Path,
+        typer.Option(help="Where finished cells are kept, one file each; docs/results/cells has those of our pages."),
+    ] = Path("runs/reproduce"),
 ) -> None:
     """Measure a paper's table or figure again and write paper and measured side by side; goes on where it stopped."""
     from rich.console import Console
@@ -24,4 +28,5 @@ def reproduce(
         for each in room.REGISTRY:
             console.print(f"{each}: {room.find(each).title}")
         return
-    typer.echo(f"page: {room.reproduce(name, console, full=full, seeds=seeds, out=out)}")
+    page = room.reproduce(name, console, full=full, seeds=seeds, out=out, cache=cells)
+    typer.echo(f"page: {page}")
