@@ -31,6 +31,7 @@ class World:
     federation: Federation = field(default_factory=lambda: ragged(5))
     rounds: int = 3
     rate: float = 0.8
+    steps: int | None = None
     dtype: torch.dtype = torch.float64
     run_id: str = "run-1"
     fresh: bool = False
@@ -38,7 +39,8 @@ class World:
 
     @property
     def training(self) -> Training:
-        return Training(rounds=self.rounds, sampler=Poisson(self.rate), batch=4, seed=3, dtype=self.dtype)
+        steps, draw = self.steps, Poisson(self.rate)
+        return Training(rounds=self.rounds, sampler=draw, batch=4, steps=steps, seed=3, dtype=self.dtype)
 
     def simulated(self) -> Run:
         made = assemble(self.federation, model_for(self.method), self.method, self.privacy, self.training)

@@ -24,10 +24,13 @@ from tacit.privacy import requests as plans
 from tacit.privacy.clip import Fixed
 from tacit.privacy.ledger import Ledger, statement
 from tacit.privacy.levels import Level
+from tacit.privacy.stepwise import Stepwise
 from tests.engine.flowers import Wire, World
-from tests.worlds import PLANS, largest_difference, ragged
+from tests.worlds import PLANS, PRIVATE, largest_difference, ragged
 
 METHODS = {"fedavg": FedAvg(), "ditto": Ditto(), "scaffold": Scaffold(), "keep-local": KeepLocal(("norm",), Ditto())}
+
+STEPWISE_SUM = Privacy(Stepwise(0.5, seen="sum"), (PRIVATE,))
 
 
 def rows(ledger: Ledger, scopes: set[str] | None = None) -> list[tuple[Any, ...]]:
@@ -287,10 +290,15 @@ def test_a_hostile_answer_is_rejected_and_counted_and_the_round_goes_on(tmp_path
     assert server.go() is None
 
 
-def test_the_sum_of_a_plan_that_hides_messages_needs_masks(tmp_path: Path) -> None:
-    conductor = World(FedAvg(), PLANS["distributed"]).conductor(tmp_path)
+@pytest.mark.parametrize("privacy", [PLANS["distributed"], STEPWISE_SUM])
+def test_the_sum_of_a_plan_that_hides_messages_needs_masks(tmp_path: Path, privacy: Privacy) -> None:
+    world = World(FedAvg(), privacy, rate=1.0, steps=2)
+    conductor = world.conductor(tmp_path)
     with pytest.raises(TacitError, match="cannot be masked"):
         replace(conductor, sums_in_the_open=False)
+    careful = replace(world.client(1, tmp_path), sums_in_the_open=False)
+    answer = unpack(Answer, careful.answer(conductor._for(conductor._ask("train", 0, 0), "c1")))
+    assert (answer.refused, answer.tensors) == ("unmasked", {})
 
 
 def test_a_full_disk_on_a_client_is_a_drop_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,17 +140,31 @@ def test_a_number_of_steps_that_tells_of_the_rows_is_refused() -> None:
         assembled(FedAvg(), MESSAGES)
 
 
-def test_a_round_of_too_few_clients_is_left_out() -> None:
+def test_a_round_of_too_few_clients_is_discarded_and_charged() -> None:
     it = run(FedAvg(), Privacy(Stepwise(0.5, seen="sum", least=21), (PRIVATE,)), steps=STEPS)
-    it.go()
+    reports = it.go().reports
     assert largest_difference(it.progress.server.view.model, it.engine.start) == 0
-    assert list(it.ledger.entries()) == []
+    assert len(list(it.ledger.entries())) == sum(report.cohort for report in reports) > 0
 
 
-def test_a_round_that_dropouts_leave_too_small_for_its_noise_is_left_out() -> None:
+def test_a_round_that_dropouts_leave_too_small_for_its_noise_is_discarded() -> None:
     it = run(FedAvg(), Privacy(Stepwise(0.5, seen="sum", least=5), (PRIVATE,)), steps=STEPS)
     it.engine = replace(it.engine, devices=Devices(drop=0.5))
-    assert all(report.cohort == 0 or report.cohort >= 5 for report in it.go().reports)
+    used = set()
+    while it.progress.round < it.plan.setting.rounds:
+        before = it.progress.server.view.model
+        report = it.step()
+        moved = largest_difference(it.progress.server.view.model, before) > 0
+        assert moved == (report.cohort >= 5)
+        used.add(moved)
+    assert used == {True, False}
+
+
+@pytest.mark.parametrize("menu", [(PRIVATE, OPEN), (PRIVATE, Level("less", noise=0.1, delta=1e-3))])
+def test_shares_of_noise_that_are_not_full_are_refused(menu: tuple[Level, Level]) -> None:
+    mixed = Privacy(Stepwise(0.5, seen="sum"), menu, {menu[1].name: 0.3})
+    with pytest.raises(TacitError, match="one private level"):
+        assembled(FedAvg(), mixed, steps=STEPS)
 
 
 @dataclass(frozen=True)

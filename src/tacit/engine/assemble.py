@@ -160,7 +160,7 @@ def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
 def _refuse(
     plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
 ) -> None:
-    alone = isinstance(plan.release, releases.Local) and not plan.least  # a message carries all of its noise
+    alone = isinstance(plan.release, releases.Local) and not plan.summed  # a message carries all of its noise
     if method.gather and plan.unit == "client" and not alone:
         raise TacitError(
             f"{type(method).__name__} needs every client's own message, and under plan '{plan.name}' the server would "

@@ -256,9 +256,8 @@ class Run:
         return self.plan.setting.sampler.draw(self.engine.seed, round, self.purse.eligible())
 
     def _present(self, round: int, asked: np.ndarray) -> np.ndarray:
-        """Those who were not dropped; nobody, if they are fewer than the plan's noise needs."""
-        cohort = self.engine.devices.present(self.engine.seed, round, asked, self.engine.federation.clients)
-        return cohort if len(cohort) >= self.plan.least else cohort[:0]
+        """Those who were not dropped."""
+        return self.engine.devices.present(self.engine.seed, round, asked, self.engine.federation.clients)
 
     def _release(self, cohort: np.ndarray) -> Progress:
         """One round, already charged: uploads are summed by level, noise is added, the server learns."""

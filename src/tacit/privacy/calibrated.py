@@ -84,3 +84,13 @@ def participations_of(given: int | None, setting: Setting) -> int:
     from scipy.stats import binom
 
     return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate * (1 - setting.drop))))
+
+
+def only_level(setting: Setting) -> Level:
+    """The level that everybody is at, where noise comes in shares: a smaller share would protect others less."""
+    menu, counts = setting.choices.menu.levels, setting.choices.counts
+    used = [level for level, n in zip(menu, counts, strict=True) if n]
+    if len(used) != 1 or not used[0].private:
+        names = [level.name for level in used]
+        raise TacitError(f"noise in shares makes one sum, so there is one private level, but clients chose {names}")
+    return used[0]

@@ -18,7 +18,7 @@ import numpy as np
 from tacit.errors import TacitError
 from tacit.privacy import calibrated
 from tacit.privacy.account import answer, calibrate
-from tacit.privacy.calibrated import account_for, gaussian_event, noise_for, participations_of
+from tacit.privacy.calibrated import account_for, gaussian_event, noise_for, only_level, participations_of
 from tacit.privacy.clip import Clip, Fixed
 from tacit.privacy.distributed import Distributed as Release
 from tacit.privacy.levels import Level
@@ -94,7 +94,7 @@ class Distributed:
             raise TacitError(
                 "with a rota no sampling hides who took part, so both figures are one: use budget 'server'"
             )
-        level, who = _only_level(setting), crowd(setting, _SHORT[self.budget])
+        level, who = only_level(setting), crowd(setting, _SHORT[self.budget])
         times = participations_of(self.participations, setting)
         z = self._noise(level, setting, who, times)
         coding = self._coding(z, setting, who)
@@ -107,6 +107,7 @@ class Distributed:
             unit="client",
             relation=ZERO_OUT,
             project=self.project,
+            summed=True,
             secure_sum=self.secure_sum,
             multipliers=tuple(z if each is level else 0.0 for each in setting.choices.menu.levels),
             notes=(*_notes(coding, who), self._error(coding, level, setting, times)),
@@ -188,15 +189,6 @@ def _central(level: Level, setting: Setting, times: int | None) -> float:
     if times is not None:
         return calibrate(gaussian_event, level.epsilon, level.delta, ZERO_OUT, setting.accountant, times)
     return calibrated.central_noise(level, setting)
-
-
-def _only_level(setting: Setting) -> Level:
-    menu, counts = setting.choices.menu.levels, setting.choices.counts
-    used = [level for level, n in zip(menu, counts, strict=True) if n]
-    if len(used) != 1 or not used[0].private:
-        names = [level.name for level in used]
-        raise TacitError(f"the distributed plan has one sum, so one private level, but clients chose {names}")
-    return used[0]
 
 
 def _server_event(coding: Coding) -> SkellamDpEvent:

@@ -105,8 +105,8 @@ class Plan:
     record: RecordNoise | None = None
     project: bool = False  # clip what would be uploaded after every local step, too
     steps: "StepNoise | None" = None
+    summed: bool = False  # the noise is sized for a sum: nobody may see a message alone
     secure_sum: bool = False  # a simulation, too, sums by secure aggregation
-    least: int = 0  # a round of fewer clients is left out
     multipliers: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     asked_levels: tuple[bool, ...] | None = None

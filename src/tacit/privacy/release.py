@@ -131,11 +131,15 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Local:
-    """Each client adds the whole noise itself: nobody is trusted. Any two uploads are at most 2 bounds apart."""
+    """Each client adds the whole noise itself: nobody is trusted. Any two uploads are at most 2 bounds apart.
+
+    Where only the sum is seen, a client adds a share: a round of fewer than `least` clients is discarded.
+    """
 
     clip: Clip
     multipliers: tuple[float, ...]
     expected: float
+    least: int = 0
 
     def start(self) -> Tree:
         return _start(self.clip)
@@ -152,7 +156,9 @@ class Local:
         bit = message.bit + (noise.normal(1, torch.float64)[0] * bit_std).to(message.bit.dtype)
         return Message(body, bit, message.power)
 
-    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
+    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
+        if int(totals.members.sum()) < self.least:
+            return None, state
         mean = tree.each(lambda leaf: leaf.sum(0) / self.expected, totals.body)
         return tree.split(mean), _moved(self.clip, state, totals.bit.double().sum(), self.expected)
 

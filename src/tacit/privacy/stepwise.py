@@ -36,7 +36,7 @@ from tacit.errors import TacitError
 from tacit.privacy import noise as noises
 from tacit.privacy import release as releases
 from tacit.privacy.account import Relation
-from tacit.privacy.calibrated import account_for, gaussian_event, noise_for, participations_of
+from tacit.privacy.calibrated import account_for, gaussian_event, noise_for, only_level, participations_of
 from tacit.privacy.clip import Fixed, clip
 from tacit.privacy.plan import Account, Plan, Setting
 
@@ -90,8 +90,8 @@ class Stepwise:
 
     With `extra_bound` the model and what comes with it (AdaPeD's psi) are clipped separately, else their concatenation.
     Charged by participation, without amplification; calibrated to `participations` of one client (default: what 99% of
-    the clients stay below). `least`: with `seen="sum"`, how many clients a round has at least; a smaller one is left
-    out (default: what a round has in 99% of the cases).
+    the clients stay below). `least`: with `seen="sum"`, how many clients a round has at least; a smaller one is
+    discarded, and charged (default: what a round has in 99% of the cases). A sum has one level, and nobody opts out.
     """
 
     bound: float = 1.0
@@ -127,6 +127,7 @@ class Stepwise:
             setting,
             releases.Open(),
             unit="client",
+            relation="replace",
             client=_charged(setting, z, "replace", tau),
             steps=StepNoise(self.bounds, ratios, tau),
             multipliers=z,
@@ -138,11 +139,12 @@ class Stepwise:
         )
 
     def _sum(self, setting: Setting, tau: int, times: int) -> Plan:
+        only_level(setting)  # who opted out, or chose less noise, sends no full share
         z = self._calibrated(setting, times, "zero-out")
         least = self._fewest(setting)
         total = tau * math.hypot(*self.bounds)
         release = releases.Local(
-            Fixed(total), tuple(zj / (2 * math.sqrt(least)) for zj in z), expected=setting.rate * len(setting.ids)
+            Fixed(total), tuple(zj / (2 * math.sqrt(least)) for zj in z), setting.rate * len(setting.ids), least
         )
         # one step's share of the noise in units of its bound, for the figure as published
         ratios = tuple(zj * math.sqrt(tau / least) for zj in z)
@@ -152,9 +154,10 @@ class Stepwise:
             setting,
             release,
             unit="client",
+            relation="zero-out",
             client=_charged(setting, z, "zero-out", 1),
+            summed=True,
             steps=StepNoise(self.bounds, (0.0,) * len(z), tau),
-            least=least,
             multipliers=z,
             notes=(
                 _calibrated_for(times),

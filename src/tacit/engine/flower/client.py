@@ -76,7 +76,7 @@ class Client:
             self._pay(ask, plan, place, now=False)
             self.custody.keep_view(ask.run, tree.join(view))
             return {}
-        if plan.relation == "zero-out" and made.shapes.upload and not self.sums_in_the_open:
+        if plan.summed and made.shapes.upload and not self.sums_in_the_open:
             raise Refusal("unmasked")  # whatever the server asks for: the noise is sized for a sum
         return self._train(ask, made, place, view, public)
 

@@ -89,7 +89,7 @@ class Conductor:
             raise TacitError(
                 f"{type(engine.method).__name__} trains clients that were not asked: nobody asks them here"
             )
-        hidden = engine.plan.relation == "zero-out" and not self.sums_in_the_open
+        hidden = engine.plan.summed and not self.sums_in_the_open
         able = isinstance(engine.plan.release, Distributed) and all(seat.key for seat in self.terms.roster)
         if hidden and not able:
             raise TacitError(
@@ -207,12 +207,10 @@ class Conductor:
         return schema.pack(Ask(**{**vars(ask), "charged": tuple(sorted(charged))}))
 
     def _hear(self, cohort: np.ndarray, turn: int) -> Heard:
-        """Too few for their noise: nothing of them is used, and the release decides what that means."""
         messages, refused, rejected = self._collect(cohort, turn)
-        enough = messages if len(messages) >= self.plan.least else {}
         engine, upload = self.made.engine, self.made.shapes.upload
-        totals = summed(engine.nothing(upload), enough, self.plan.setting.choices.level)
-        rows = gathered(upload, enough, len(self.terms.roster)) if engine.method.gather else None
+        totals = summed(engine.nothing(upload), messages, self.plan.setting.choices.level)
+        rows = gathered(upload, messages, len(self.terms.roster)) if engine.method.gather else None
         return Heard(totals, rows, len(messages), refused, rejected)
 
     def _hear_sum(self, cohort: np.ndarray, turn: int) -> Heard:
