@@ -323,3 +323,32 @@ def test_more_private_queries_than_were_paid_for_fail_before_anything_is_release
     it.engine = replace(it.engine, plan=thrifty)
     with pytest.raises(TacitError, match="more private queries"):
         it.go()
+
+
+@dataclass(frozen=True)
+class Sly(FedAvg):
+    """Looks at its last batch once more, under another name."""
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        site.private_grad(view.model, -1)
+        return super().client(view, state, site)
+
+
+def test_a_batch_that_is_asked_for_under_another_name_is_counted() -> None:
+    with pytest.raises(TacitError, match="more private queries"):
+        run(Sly(), RECORD, ragged()).go()
+
+
+@dataclass(frozen=True)
+class Lost(FedAvg):
+    """Has no numbers to send."""
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        return Reply(Shared(tree.scale(view.model, float("nan"))), state)
+
+
+def test_a_trial_that_diverges_is_not_mistaken_for_a_leak() -> None:
+    engine, _ = assembled(FedAvg())
+    assert not interferes(FedAvg(LocalSgd(1e9)), engine.task, engine.federation, engine.start)
+    with pytest.raises(TacitError, match="diverged in a trial on random rows"):
+        interferes(Lost(), engine.task, engine.federation, engine.start)

@@ -35,6 +35,13 @@ class Rows(nn.Module):
         return self.head(self.rows(x.reshape(-1, 2, 3)).tanh().mean(1))
 
 
+class Flat(Rows):
+    """The same, where the rows of all examples stand in one matrix, so that each seems to be an example."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rows(x.reshape(-1, 3)).tanh().reshape(-1, 2, 4).mean(1))
+
+
 MODELS = {
     "mlp": (lambda: build("mlp", (6,), 3, hidden=[5, 4]), 6),
     "behind a transform": (lambda: transformed(build("mlp", (6,), 3, hidden=[5]), (6,)), 4),
@@ -42,6 +49,7 @@ MODELS = {
     "softmax": (lambda: build("softmax", (6,), 3), 2),
     "tied weights": (Tied, 2),
     "several rows": (Rows, 2),
+    "rows of all in one": (Flat, 2),
 }
 
 
@@ -58,11 +66,12 @@ def close(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return all(torch.allclose(one[name], other[name], rtol=1e-9, atol=1e-12) for name in one)
 
 
+@pytest.mark.parametrize("rows", [2, 12])
 @pytest.mark.parametrize("bound", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("model", MODELS)
-def test_ghost_norms_give_the_plain_clipped_sum(model: str, bound: float) -> None:
+def test_ghost_norms_give_the_plain_clipped_sum(model: str, bound: float, rows: int) -> None:
     make, names = MODELS[model]
-    task, leaves, x, y, mask = world(make())
+    task, leaves, x, y, mask = world(make(), rows)
     assert sum(len(layer.names) for layer in linear_layers(task.losses, leaves, x[:1], y[:1])) == names
     assert close(*(f(task.losses, leaves, x, y, mask, bound) for f in (ghost, plain)))
 

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from tacit import rng, tree
 from tacit.core import Batch, Method, Shared, Site, Task, Tree
+from tacit.errors import TacitError
 from tacit.federation.data import Federation
+from tacit.privacy.clip import clip
 from tacit.privacy.gradient import Exact
 
 _STEPS, _ROWS = 3, 4
@@ -32,6 +34,11 @@ Door = Literal["private_grad", "guard"]
 def interferes(method: Method, task: Task, federation: Federation, start: Tree, door: Door = "private_grad") -> bool:
     """True if data reach the upload by another way than the door, so that the plan's guarantee would not hold."""
     first, *others = (_uploads(method, task, federation, start, scale, door) for scale in _SCALES)
+    if not all(bool(leaf.isfinite().all()) for upload in first for leaf in upload.values()):
+        raise TacitError(
+            f"{type(method).__name__} diverged in a trial on random rows, so that nobody can tell what its uploads "
+            "depend on: lower its learning rate"
+        )
     return any(not torch.equal(x[name], y[name]) for o in others for x, y in zip(first, o, strict=True) for name in x)
 
 
@@ -51,13 +58,18 @@ def _uploads(method: Method, task: Task, federation: Federation, start: Tree, sc
             grad=Exact(task, batch),
             round=torch.tensor(round),
             rows=lambda _: torch.arange(_ROWS) % federation.sizes.max(),
-            private_grad=Exact(task, public),
+            private_grad=_clipped(Exact(task, public)),
             guard=guard,
         )
         reply = method.client(server.view, state, site)
         uploads.append(tree.join(reply.upload))
         state, server = reply.state, method.server(server, _received(method, reply.upload, federation), 1.0)
     return uploads
+
+
+def _clipped(exact: Exact) -> Callable[..., Tree]:
+    """Private gradients are bounded, and a method may count on it."""
+    return lambda *asked: clip(exact(*asked), 1.0)[0]
 
 
 def _received(method: Method, upload: Shared, federation: Federation) -> Shared:

@@ -97,7 +97,7 @@ class _Watched(TorchFunctionMode):
         self.uses.update(self._names[id(leaf)] for leaf in pytree.tree_leaves((args, given)) if id(leaf) in self._names)
         if func is linear:
             x, weight, bias = _arguments(*args, **given)
-            if id(weight) in self._names and x.dim() == 2:
+            if id(weight) in self._names and x.dim() == 2 and x.shape[0] == 1:  # one row: the trial has one example
                 self.layers.append(Layer(self._names[id(weight)], self._names.get(id(bias)), weight.shape[0]))
         return func(*args, **given)
 
