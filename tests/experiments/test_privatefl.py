@@ -10,11 +10,13 @@ from rich.console import Console
 from tacit.experiments.build import _keeping, build_method, build_privacy
 from tacit.experiments.papers import privatefl as pages
 from tacit.experiments.papers.privatefl_cell import ALONE, HEAD, measure
+from tacit.experiments.papers.privatefl_figures import FIGURES, Figure, Series, View, make
 from tacit.experiments.papers.privatefl_recipe import LAYER, Arm, Tuned, World, experiment
 from tacit.experiments.papers.privatefl_tables import TABLES
 from tacit.experiments.papers.privatefl_tuned import TRIED
 from tacit.experiments.papers.privatefl_views import Line, Row
 from tacit.experiments.reproduce import REGISTRY, Bench, find
+from tacit.experiments.reproduce_page import Picture, Results
 
 SMALL = World("digits", {"source": "digits", "test": "matched"}, {"name": "softmax"}, clients=10)
 QUICK = Tuned(rounds=2, lr=0.5)
@@ -39,6 +41,30 @@ def test_every_row_of_a_table_is_an_experiment_that_its_plan_accepts() -> None:
             config = experiment(line.world, line.arm, line.tuned, 0)
             assert build_method(_keeping(config)) is not None
             assert build_privacy(config).levels[0].epsilon == line.arm.epsilon
+
+
+def test_every_point_of_a_figure_is_an_experiment() -> None:
+    for figure in FIGURES.values():
+        for line in (line for view in (*figure.views, *figure.few) for series in view.series for line in series.lines):
+            config = experiment(line.world, line.arm, line.tuned, 0)
+            assert (config.privacy.plan or "open") == line.arm.kind
+
+
+def test_a_figure_has_a_table_and_a_curve_for_each_series(bench: Bench) -> None:
+    arm = Arm("open", heterogeneity=True, every=1)
+    lines = [Line(f"{n}", replace(SMALL, clients=n), arm, QUICK) for n in (5, 10)]
+    several = [Series("one", lines), Series("other", lines)]
+    views = [
+        View("over", "clients", (5, 10), "emd", [*several, Series("level", lines[:1])]),
+        View("against", "emd", "emd", "own", several),
+        View("loss", "round", (1, 2), "loss", [Series("one", lines[:1])]),
+    ]
+    parts = make(Figure("a figure", views), bench)
+    over, against, loss = (part for part in parts if isinstance(part, Results) and part.title != "Settings")
+    assert [len(table.rows) for table in (over, against, loss)] == [3, 4, 1]
+    assert len(loss.rows[0]) == 3
+    (picture,) = (part for part in parts if isinstance(part, Picture))
+    assert len(picture.draw().axes) == 3
 
 
 def test_every_page_is_registered_by_its_own_name() -> None:

@@ -40,11 +40,20 @@ def test_the_five_layer_network_has_256_inputs_after_its_convolutions_at_28() ->
     assert FiveLayerCNN(channels=3, side=32).linear1.in_features == 400
 
 
+def test_alexnet_is_cut_to_the_side_and_takes_other_widths() -> None:
+    assert tree.size(params(build("alexnet", (3, 32, 32), 10))) == 23_272_266
+    small = build("alexnet", (3, 32, 32), 8, hidden=[4, 4, 4, 4, 4, 6, 5])
+    assert small(torch.zeros(2, 3, 32, 32)).shape == (2, 8)
+    assert build("alexnet", (1, 28, 28), 8, hidden=[4, 4, 4, 4, 4, 6, 5])(torch.zeros(2, 784)).shape == (2, 8)
+    with pytest.raises(TacitError, match="seven hidden layers, not 3"):
+        build("alexnet", (3, 32, 32), 8, hidden=[4, 4, 4])
+
+
 def test_an_mlp_without_hidden_layers_has_the_parameters_of_softmax_regression() -> None:
     assert tree.size(params(MLP(64, 10, hidden=()))) == tree.size(params(SoftmaxRegression(64, 10))) == 650
 
 
-@pytest.mark.parametrize("name", ["five-layer-cnn", "two-conv-cnn"])
+@pytest.mark.parametrize("name", ["five-layer-cnn", "two-conv-cnn", "alexnet"])
 def test_images_too_small_for_a_network_are_refused(name: str) -> None:
     with pytest.raises(TacitError, match="too small"):
         build(name, (5, 5), 10)

@@ -56,6 +56,7 @@ class Scores:
     shared: np.ndarray  # the global model on their own test rows
     personal: np.ndarray  # their personal models on the same rows
     strangers: int  # of them, those that never took part
+    loss: float | None = None  # mean loss of the global model on the common test set
 
     def summary(self, which: str, level: int | None = None) -> Summary:
         """`which`: "shared" or "personal"; of one level, or of all clients."""
@@ -73,11 +74,10 @@ def evaluate(
     whole = engine.start | view.model
     task = engine.task.with_rows(*_some_rows(data, engine.seed))
     shared = _client_means(_hits(task, whole, data.test_x, data.test_y), data.test_offsets)[clients]
-    common = None
-    if data.common_x is not None and data.common_y is not None:
-        common = float(_hits(task, whole, data.common_x, data.common_y).mean())
+    common, loss = _on_common(task, whole, data)
     return Scores(
         common=common,
+        loss=loss,
         clients=clients,
         level=engine.plan.setting.choices.level[clients],
         shared=shared,
@@ -105,6 +105,17 @@ def _hits(task: Task, params: Tree, x: Tensor, y: Tensor) -> np.ndarray:
         for rows, labels in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
     ]
     return torch.cat(parts).numpy().astype(np.float64) if len(y) else np.zeros(0)
+
+
+def _on_common(task: ModuleTask, params: Tree, data: Federation) -> tuple[float, float] | tuple[None, None]:
+    """Accuracy and mean loss on the common test set, if there is one."""
+    if data.common_x is None or data.common_y is None:
+        return None, None
+    x, y = data.common_x, data.common_y
+    losses = [
+        task.losses(params, as_input(rows), own) for rows, own in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
+    ]
+    return float(_hits(task, params, x, y).mean()), float(torch.cat(losses).mean())
 
 
 def _client_means(hits: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -41,6 +41,8 @@ def score_rows(round: int, scores: Scores, levels: Iterable[str]) -> Iterator[Ro
     """Accuracies of all clients and of each level that has some."""
     if scores.common is not None:
         yield Row(round, ALL, "common", scores.common)
+    if scores.loss is not None and math.isfinite(scores.loss):
+        yield Row(round, ALL, "common_loss", scores.loss)
     yield Row(round, ALL, "strangers", scores.strangers)
     for index, level in [(None, ALL), *((j, label(name)) for j, name in enumerate(levels))]:
         found = {which: scores.summary(which, index) for which in WHICH}

@@ -43,20 +43,28 @@ REGISTRY: Final[dict[str, str]] = {
     "privatefl/distributed": "tacit.experiments.papers.privatefl_distributed",
     "privatefl/trust-models": "tacit.experiments.papers.privatefl_trust",
     "privatefl/pictures": "tacit.experiments.papers.privatefl_pictures",
-    "privatefl/table-1": "tacit.experiments.papers.privatefl_tables:TABLE_1",
-    "privatefl/table-2": "tacit.experiments.papers.privatefl_tables:TABLE_2",
-    "privatefl/table-5": "tacit.experiments.papers.privatefl_tables:TABLE_5",
-    "privatefl/table-7": "tacit.experiments.papers.privatefl_tables:TABLE_7",
-    "privatefl/table-8": "tacit.experiments.papers.privatefl_tables:TABLE_8",
-    "privatefl/table-9": "tacit.experiments.papers.privatefl_tables:TABLE_9",
-    "privatefl/table-10": "tacit.experiments.papers.privatefl_tables:TABLE_10",
-    "privatefl/table-11": "tacit.experiments.papers.privatefl_tables:TABLE_11",
-    "privatefl/figure-4": "tacit.experiments.papers.privatefl_tables:FIGURE_4",
+    "privatefl/table-1": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/table-2": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/table-4": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/table-5": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/table-7": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/table-8": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/table-9": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/table-10": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/table-11": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/figure-4": "tacit.experiments.papers.privatefl_tables:PAGES",
+    "privatefl/figure-1": "tacit.experiments.papers.privatefl_figures:PAGES",
+    "privatefl/figure-3": "tacit.experiments.papers.privatefl_figures:PAGES",
+    "privatefl/figure-5": "tacit.experiments.papers.privatefl_figures:PAGES",
+    "privatefl/figure-6": "tacit.experiments.papers.privatefl_figures:PAGES",
+    "privatefl/figure-7": "tacit.experiments.papers.privatefl_figures:PAGES",
+    "privatefl/figure-8": "tacit.experiments.papers.privatefl_figures:PAGES",
     "adaped/table-1": "tacit.experiments.reproduce_adaped",
     "adaped/dp": "tacit.experiments.reproduce_adaped_dp",
     "adaped/everybody": "tacit.experiments.reproduce_adaped_everybody",
 }
-"""Name to module, and to the name in it where that is not `REPRODUCTION`; imported when asked for."""
+"""Name to module, and to the name in it where that is not `REPRODUCTION` (of several by name, or of one); imported
+when asked for."""
 
 RESULTS: Final = Path("docs/results")
 CACHE: Final = Path("runs/reproduce")
@@ -137,7 +145,8 @@ def find(name: str) -> Reproduction:
     if name not in REGISTRY:
         raise TacitError(f"no reproduction is called {name!r}: choose one of {', '.join(REGISTRY)}")
     module, _, place = REGISTRY[name].partition(":")
-    return getattr(import_module(module), place or "REPRODUCTION")
+    found = getattr(import_module(module), place or "REPRODUCTION")
+    return found[name] if isinstance(found, Mapping) else found
 
 
 def reproduce(

@@ -9,7 +9,7 @@ from torch import nn
 
 from tacit.errors import TacitError
 from tacit.federation.checks import unknown
-from tacit.models.convolutional import FiveLayerCNN, TwoConvCNN
+from tacit.models.convolutional import AlexNet, FiveLayerCNN, TwoConvCNN
 from tacit.models.linear import MLP, SoftmaxRegression
 from tacit.models.task import ModuleTask, check, has_batch_statistics, params
 from tacit.models.transform import Transform, Transformed, transformed
@@ -18,6 +18,7 @@ from tacit.rng import key
 __all__ = [
     "MLP",
     "MODELS",
+    "AlexNet",
     "FiveLayerCNN",
     "ModuleTask",
     "SoftmaxRegression",
@@ -52,6 +53,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": lambda shape, **options: MLP(prod(shape), **options),
     "five-layer-cnn": lambda shape, **options: FiveLayerCNN(**(_image(shape) | options)),
     "two-conv-cnn": lambda shape, **options: TwoConvCNN(**(_image(shape) | options)),
+    "alexnet": lambda shape, **options: AlexNet(**(_image(shape) | options)),
 }
 
 

@@ -96,6 +96,12 @@ def figures(result: Result) -> Cell:
         "shared_on_own": shared.mean,
         "spent": dict(epsilons),
         "emd": None if spread is None else float(spread.mean),
+        "losses": _path(result, "common_loss"),
         "stopped": result.stopped or "",
         "notes": list(result.findings.facts.notes),
     }
+
+
+def _path(result: Result, metric: str) -> list[float]:
+    """A metric at every evaluation."""
+    return result.metrics[result.metrics.metric == metric].value.round(5).tolist()

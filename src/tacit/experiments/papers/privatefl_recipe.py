@@ -51,6 +51,7 @@ class Arm:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     sampler: Mapping[str, Any] = field(default_factory=dict)  # instead of a rate
     heterogeneity: bool = False
+    every: int | None = None  # rounds between evaluations; else only the last one is
 
     def changed(self, **changes: Any) -> "Arm":
         return replace(self, **changes)
@@ -68,7 +69,7 @@ def experiment(world: World, arm: Arm, tuned: Tuned, seed: int) -> Config:
         "data": {**world.data, "clients": world.clients},
         "model": {**world.model, **arm.model, **({} if arm.transform is None else {"transform": arm.transform})},
         "method": _method(arm, tuned),
-        "evaluate": {"every": tuned.rounds, **({"heterogeneity": True} if arm.heterogeneity else {})},
+        "evaluate": {"every": arm.every or tuned.rounds, **({"heterogeneity": True} if arm.heterogeneity else {})},
         **_privacy(arm, tuned),
     }
     return parse(content)
@@ -106,6 +107,26 @@ MNIST: Final = World(
     "mnist",
     {"source": "mnist", "partition": "classes", "classes_each": 2, "test": "matched"},
     {"name": "mlp", "hidden": [64, 32]},
+)
+
+FASHION: Final = replace(MNIST, name="fashion-mnist", data={**MNIST.data, "source": "fashion_mnist"})
+CHMNIST: Final = World(
+    "chmnist",
+    {"source": "chmnist", "partition": "classes", "classes_each": 2, "test": "matched"},
+    {"name": "alexnet", "hidden": [16, 32, 48, 32, 32, 64, 64]},  # AlexNet's layers, narrower
+    clients=40,
+)
+LOCATION: Final = World(
+    "location30",
+    {"source": "location30", "partition": "classes", "classes_each": 2, "test": "matched"},
+    {"name": "mlp", "hidden": [64, 32, 32]},
+    clients=50,
+)
+WRITERS: Final = World(
+    "writers",
+    {"source": "mnist", "partition": "writer", "test": "own", "test_fraction": 0.1},
+    MNIST.model,
+    clients=539,
 )
 
 

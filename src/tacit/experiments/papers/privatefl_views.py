@@ -45,9 +45,13 @@ class Row:
     def mean(self, name: str) -> float:
         return float(np.mean([cell[name] for cell in self.cells]))
 
-    def text(self, name: str) -> str:
+    def spread(self, name: str) -> float:
+        """Standard deviation over seeds; 0 of one."""
         values = [cell[name] for cell in self.cells]
-        return plus_minus(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, 3)
+        return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+    def text(self, name: str) -> str:
+        return plus_minus(self.mean(name), self.spread(name), 3)
 
 
 def run(bench: Bench, lines: Sequence[Line]) -> list[Row]:
