@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.experiments.axes import INK, dress
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 SHOWN: Final = 36
-_OWN, _PERSONAL, _CENTRE, _INK, _FAINT = "#EE6677", "#4477AA", "#888888", "#222222", "#dddddd"
+_OWN, _PERSONAL, _CENTRE = "#EE6677", "#4477AA", "#888888"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def draw(moves: Moves) -> "Figure":
     rows = np.arange(len(shown.names))
     axes.axvline(shown.centre, color=_CENTRE, linestyle="--", linewidth=1, label="centre")
     axes.hlines(rows, shown.low, shown.high, color=_PERSONAL, alpha=0.25, linewidth=5, label="interval, 95%")
-    axes.hlines(rows, shown.local, shown.personal, color=_INK, linewidth=0.8)
+    axes.hlines(rows, shown.local, shown.personal, color=INK, linewidth=0.8)
     axes.plot(shown.local, rows, "o", markerfacecolor="white", color=_OWN, markersize=5, label="alone")
     axes.plot(shown.personal, rows, "o", color=_PERSONAL, markersize=5, label="personal")
     _frame(axes, shown, rows)
@@ -62,15 +64,9 @@ def draw(moves: Moves) -> "Figure":
 
 
 def _frame(axes: "Axes", shown: Moves, rows: Any) -> None:
+    dress(axes, shown.title, shown.value, "", lines="x")
     axes.set_yticks(rows, [name[:28].replace("$", r"\$") for name in shown.names], fontsize=7)
     axes.set_ylim(-0.8, len(rows) - 0.2)
-    axes.set_xlabel(shown.value, fontsize=9, color=_INK)
-    axes.set_title(shown.title, fontsize=10, loc="left", color=_INK)
-    axes.tick_params(axis="both", length=0, labelsize=7.5, colors=_INK)
-    axes.grid(axis="x", color=_FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_FAINT)
     axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
@@ -90,7 +86,7 @@ def write_html(moves: Moves, path: Path) -> Path:
     heights = [height for row in rows for height in (row, row, None)]
     figure = go.Figure()
     figure.add_scatter(x=bars, y=heights, mode="lines", name="interval, 95%", opacity=0.3, line_color=_PERSONAL)
-    figure.add_scatter(x=lines, y=heights, mode="lines", showlegend=False, line={"color": _INK, "width": 1})
+    figure.add_scatter(x=lines, y=heights, mode="lines", showlegend=False, line={"color": INK, "width": 1})
     for name, values, mark in (
         ("alone", shown.local, {"color": _OWN, "symbol": "circle-open", "size": 7}),
         ("personal", shown.personal, {"color": _PERSONAL, "size": 7}),

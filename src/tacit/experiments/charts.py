@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from tacit.experiments.axes import Style
 from tacit.experiments.findings import Findings
 from tacit.experiments.metrics import ALL, epsilon_metric, label
 
@@ -13,8 +14,6 @@ from tacit.experiments.metrics import ALL, epsilon_metric, label
 PALETTE = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
 NEUTRAL = "#888888"
 BINS = np.linspace(0, 1, 11)
-
-Style = Literal["solid", "dash", "dot"]
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tacit.engine.checkpoint import storage
+from tacit.experiments.axes import DASHES, INK, dress
 from tacit.experiments.charts import Panel, Section, Series, sections
 from tacit.experiments.findings import Findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
-_INK, _FAINT = "#222222", "#dddddd"
 _COLUMNS = 3
 
 
@@ -26,7 +25,7 @@ def write_png(several: Sequence[Findings], path: Path) -> Path:
     figure = Figure(figsize=(10, 3.1 * len(rows) + 0.4), layout="constrained", facecolor="white")
     for place, (section, panels) in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
         mark = "  (simulation only)" if section.simulation and section.note else ""
-        place.suptitle(section.title + mark, fontsize=11, x=0.01, ha="left", color=_INK)
+        place.suptitle(section.title + mark, fontsize=11, x=0.01, ha="left", color=INK)
         for axes, panel in zip(place.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw(axes, panel)
     with storage(path):
@@ -42,14 +41,7 @@ def _rows(panels: Sequence[Panel]) -> list[Sequence[Panel]]:
 def _draw(axes: "Axes", panel: Panel) -> None:
     draw = _bars if panel.kind == "bar" else _lines
     draw(axes, panel.series)
-    axes.set_xlabel(panel.x_title, fontsize=9, color=_INK)
-    axes.set_ylabel(panel.y_title, fontsize=9, color=_INK)
-    axes.set_title(panel.title, fontsize=9, loc="left", color=_INK)
-    axes.tick_params(labelsize=8, colors=_INK, length=0)
-    axes.grid(axis="y", color=_FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_FAINT)
+    dress(axes, panel.title, panel.x_title, panel.y_title)
     axes.set_ylim(bottom=0, top=panel.top)
     if panel.series:
         axes.legend(fontsize=7, frameon=False, loc="best")
@@ -58,8 +50,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
 def _lines(axes: "Axes", series: Sequence[Series]) -> None:
     for line in series:
         width = 1.8 if line.strong else 1.1
-        kind: Any = _DASHES[line.style]
-        axes.plot(line.x, line.y, linestyle=kind, color=line.color, linewidth=width, label=line.name)
+        axes.plot(line.x, line.y, linestyle=DASHES[line.style], color=line.color, linewidth=width, label=line.name)
 
 
 def _bars(axes: "Axes", series: Sequence[Series]) -> None:

@@ -8,15 +8,14 @@ from statistics import stdev
 from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.engine.checkpoint import storage
-from tacit.experiments.charts import PALETTE, Style
+from tacit.experiments.axes import DASHES, Style, dress
+from tacit.experiments.charts import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.console import Console
 
-_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
-_INK, _FAINT = "#222222", "#dddddd"
 COLORS = PALETTE
 
 
@@ -170,7 +169,7 @@ def _rich(table: Results) -> Any:
 
 def _draw(axes: "Axes", panel: Panel) -> None:
     for curve in panel.curves:
-        kind: Any = "none" if curve.marks else _DASHES[curve.style]
+        kind: Any = "none" if curve.marks else DASHES[curve.style]
         shared: dict[str, Any] = {"color": curve.color, "label": curve.name, "linestyle": kind, "linewidth": 1.5}
         if curve.marks or curve.error is not None:
             axes.errorbar(curve.x, curve.y, yerr=curve.error, marker="o", markersize=3.5, capsize=2, **shared)
@@ -183,12 +182,5 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         axes.set_xticks([], minor=True)
     if "y" in panel.log:
         axes.set_yscale("log")
-    axes.set_xlabel(panel.x_title, fontsize=9, color=_INK)
-    axes.set_ylabel(panel.y_title, fontsize=9, color=_INK)
-    axes.set_title(panel.title, fontsize=9, loc="left", color=_INK)
-    axes.tick_params(labelsize=8, colors=_INK, length=0, which="both")
-    axes.grid(axis="y", color=_FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_FAINT)
+    dress(axes, panel.title, panel.x_title, panel.y_title)
     axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

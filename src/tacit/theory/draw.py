@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from tacit.experiments.axes import DASHES, INK, Style, dress
 from tacit.experiments.style import CSS, SCRIPT
 
 if TYPE_CHECKING:
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import XAxis, YAxis
     from rich.table import Table as RichTable
 
-Style = Literal["solid", "dash", "dot"]
-_DASHES: dict[Style, Any] = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5))}
-_INK, _FAINT, _GREY = "#222222", "#dddddd", "#777777"
+_GREY = "#777777"
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def write_png(figure: Figure, folder: Path) -> Path:
 
     columns = len(figure.panels)
     canvas = Canvas(figsize=(5.2 * columns, 3.9), layout="constrained", facecolor="white")
-    canvas.suptitle(figure.title, fontsize=12, x=0.01, ha="left", color=_INK)
+    canvas.suptitle(figure.title, fontsize=12, x=0.01, ha="left", color=INK)
     for axes, panel in zip(canvas.subplots(1, columns, squeeze=False)[0], figure.panels, strict=True):
         _draw(axes, panel)
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +121,7 @@ def write_png(figure: Figure, folder: Path) -> Path:
 
 def _draw(axes: "Axes", panel: Panel) -> None:
     for line in panel.lines:
-        axes.plot(line.x, line.y, linestyle=_DASHES[line.style], color=line.color, linewidth=1.8, label=line.name)
+        axes.plot(line.x, line.y, linestyle=DASHES[line.style], color=line.color, linewidth=1.8, label=line.name)
     for dots in panel.dots:
         face, edge, size = (dots.color, "white", 7) if dots.filled else ("none", dots.color, 4.5)
         axes.plot(
@@ -135,17 +134,10 @@ def _draw(axes: "Axes", panel: Panel) -> None:
     if panel.log_y:
         axes.set_yscale("log")
         _plain_numbers(axes.yaxis, (1, 2, 5))
-    axes.set_xlabel(panel.x_title, fontsize=10, color=_INK)
-    axes.set_ylabel(panel.y_title, fontsize=10, color=_INK)
-    axes.set_title(panel.title, fontsize=10, loc="left", color=_INK)
-    axes.tick_params(which="both", labelsize=9, colors=_INK, length=0)
-    axes.grid(axis="y", color=_FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_FAINT)
+    dress(axes, panel.title, panel.x_title, panel.y_title, size=10)
     if panel.range_y:
         axes.set_ylim(*panel.range_y)
-    axes.legend(fontsize=8.5, loc="best", labelcolor=_INK, facecolor="white", edgecolor="none", framealpha=0.9)
+    axes.legend(fontsize=8.5, loc="best", labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
 def _plain_numbers(axis: "XAxis | YAxis", digits: Sequence[int]) -> None:
