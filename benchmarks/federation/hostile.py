@@ -22,7 +22,7 @@ def main() -> None:
     world = World(config_of("fedavg", options.plan, rounds=len(KINDS), rate=1.0), fresh=True)
     with tempfile.TemporaryDirectory(prefix="tacit-hostile-") as name, federation(Path(name), world) as fed:
         turn_evil(fed)
-        office = world.office(Path(name) / "runs", "hostile", fed.nodes, 60)
+        office = world.office(Path(name) / "runs", "hostile", fed, 60)
         fed.site.conduct([office], 3000, fed.revive)
         door = (fed.site.link.folder / "logs" / "door.log").read_text() if _has_log(fed) else ""
         for kind, row in zip(KINDS, office.told(), strict=False):

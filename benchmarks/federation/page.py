@@ -97,10 +97,16 @@ Written by `make federation`; do not edit. Five nodes over Flower's own processe
 
 ## Simulation and federation
 
-The same seeds, three rounds, float64: the largest difference of the server's state and of every client's own.
-{parity_words(one["parity"], "float64", 1e-9)}
+The same seeds, three rounds: the largest difference of the server's state and of every client's own. Under
+`distributed` the sums are masked by secure aggregation.
+
+In float64: {parity_words(one["parity"], "float64", 1e-9)}
 
 {parity(one["parity"], "float64")}
+
+In float32: {parity_words(one["parity"], "float32", 1e-4)}
+
+{parity(one["parity"], "float32")}
 
 ## Faults
 
