@@ -1,13 +1,19 @@
 """A member's node in wrong hands: it answers each turn with another kind of lie. Started in the place of `own_code`."""
 
 import sys
+from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supernode.runtime import run_clientapp
 
 from tacit.deployment import own_code
@@ -15,28 +21,27 @@ from tacit.deployment.home import Home
 from tacit.engine.flower.grid import KEY, RECORD
 from tacit.engine.flower.schema import Answer, Ask, pack, unpack
 
-KINDS = (
-    "none",
-    "nan",
-    "huge",
-    "wrong shape",
-    "old round",
-    "replayed",
-    "other run",
-    "duplicate",
-    "not a message",
-    "1 GB",
-)
 SEEN_AS = {
+    "none": "",
     "nan": "not finite",
     "huge": "huge",
     "wrong shape": "shape",
     "old round": "round",
     "replayed": "round",
     "other run": "run",
+    "duplicate": "",
     "not a message": "malformed",
+    "1 GB": "size",
 }
+KINDS = tuple(SEEN_AS)
+UNDER_MASKS = ("none", "wrong shape", "old round", "replayed", "other run", "duplicate", "not a message", "1 GB")
+"""What can be seen of a message that only a sum will show."""
+SERVER: list[str] = []
 app = ClientApp()
+
+
+def kinds(plan: str) -> tuple[str, ...]:
+    return UNDER_MASKS if plan == "distributed" else KINDS
 
 
 @app.train()
@@ -46,28 +51,60 @@ def answer(message: Message, context: Context) -> Message:
     blob: Any = message.content.config_records[RECORD][KEY]
     ask = unpack(Ask, blob)
     honest = home.client().answer(blob)
-    kind = KINDS[ask.turn] if ask.kind == "train" else "none"
+    kind = kinds(home.agreement.plan)[ask.turn] if _uploads(ask) else "none"
     if kind == "duplicate":
         _send_twice()
+    if kind == "1 GB":
+        _flood(home.folder)
     old = home.folder / "old"
-    if kind == "none":
+    if kind == "none" and _uploads(ask):
         old.write_bytes(honest)
-    lie = lied(honest, kind, old)
-    return Message(RecordDict({RECORD: ConfigRecord({KEY: lie})}), reply_to=message)
+    return Message(RecordDict({RECORD: ConfigRecord({KEY: lied(honest, kind, old)})}), reply_to=message)
+
+
+def _uploads(ask: Ask) -> bool:
+    """Whether this is the message whose answer holds what was learned: with masks, the stage that brings the model."""
+    return ask.kind != "close" and any(name.startswith("view/") for name in ask.tensors)
 
 
 def lied(blob: bytes, kind: str, old: Path) -> bytes:
     reply = unpack(Answer, blob)
-    bodies = [name for name in reply.tensors if name.startswith("body/")]
+    bodies = [name for name in reply.tensors if name.startswith("body/") or name == "mask"]
     first, leaf = (bodies[0], reply.tensors[bodies[0]]) if bodies else ("body/", torch.zeros(1))
-    tensors = {"nan": leaf * torch.nan, "huge": leaf * 0 + 1e12, "wrong shape": leaf.reshape(-1)[:3]}
+    tensors = {"nan": leaf * torch.nan, "huge": leaf * 0 + 1e12, "wrong shape": leaf.reshape(-1)[: leaf.numel() // 2]}
     headers = {"old round": {"round": 77}, "other run": {"run": "another-run"}}
     if kind in tensors:
         return pack(replace(reply, tensors=reply.tensors | {first: tensors[kind]}))
     if kind in headers:
         return pack(replace(reply, **headers[kind]))
-    raw = {"replayed": lambda: old.read_bytes(), "not a message": lambda: b"\x00" * 999, "1 GB": lambda: bytes(2**30)}
+    raw = {"replayed": lambda: old.read_bytes(), "not a message": lambda: b"\x00" * 999}
     return raw[kind]() if kind in raw else blob
+
+
+def _flood(home: Path) -> None:
+    """A gigabyte at the door, in the member's own name: Flower's own node would not take it from its application.
+
+    What the node says afterwards comes too late: the server has heard of it.
+    """
+    key: Any = load_ssh_private_key((home / "node.key").read_bytes(), None)
+    when = datetime.now(UTC).isoformat()
+    headers = {
+        "flwr-public-key": b64encode(public_key_to_bytes(key.public_key())).decode(),
+        "flwr-timestamp": when,
+        "flwr-signature": b64encode(sign_message(key, when.encode())).decode(),
+        "content-type": "application/protobuf",
+    }
+
+    def gigabyte() -> Iterator[bytes]:
+        for _ in range(1024):
+            yield bytes(2**20)
+
+    try:
+        answer = httpx.post(f"https://{SERVER[0]}/v1/fleet/push-object", content=gigabyte(), headers=headers,
+                            verify=False, timeout=60, trust_env=False)  # fmt: skip
+        sys.stderr.write(f"1 GB: {answer.status_code}\n")
+    except httpx.TransportError as error:
+        sys.stderr.write(f"1 GB: {type(error).__name__}\n")
 
 
 def _send_twice() -> None:
@@ -81,5 +118,6 @@ def _send_twice() -> None:
 
 
 if __name__ == "__main__":
+    SERVER.append(sys.argv[2])
     own_code.use(app)
     own_code.nursery(Path(sys.argv[1]))

@@ -96,7 +96,7 @@ def run_one(fed: Local, name: str, trial: int, before: dict[str, Counter]) -> di
     for agreement, _ in world.agreements():
         fed.home(agreement.name).settle(agreement)
     run = f"{list(FAULTS).index(name)}-{trial}-{plan}"
-    office = world.office(fed.folder / "server" / "runs", run, fed.nodes, fault.deadline)
+    office = world.office(fed.folder / "server" / "runs", run, fed, fault.deadline)
     custody, struck = Custody(fed.home(VICTIM).folder), threading.Event()
     waiting = threading.Thread(target=_strike, args=(fed, fault, office, custody, struck), daemon=True)
     waiting.start()

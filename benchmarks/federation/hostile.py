@@ -6,8 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.federation.evil import KINDS, SEEN_AS
-from benchmarks.federation.worlds import World, config_of, federation, finite, note
+from benchmarks.federation.evil import SEEN_AS, kinds
+from benchmarks.federation.worlds import World, config_of, federation, finite, note, noted
 from tacit.deployment.flower import end, environment
 from tacit.deployment.local import Local
 
@@ -19,14 +19,16 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("runs/federation/hostile.json"))
     parser.add_argument("--plan", default="central")
     options = parser.parse_args()
-    world = World(config_of("fedavg", options.plan, rounds=len(KINDS), rate=1.0), fresh=True)
+    if f"{options.plan}/end" in noted(options.results):
+        return
+    world = World(config_of("fedavg", options.plan, rounds=len(kinds(options.plan)), rate=1.0), fresh=True)
     with tempfile.TemporaryDirectory(prefix="tacit-hostile-") as name, federation(Path(name), world) as fed:
         turn_evil(fed)
-        office = world.office(Path(name) / "runs", "hostile", fed.nodes, 60)
+        office = world.office(Path(name) / "runs", "hostile", fed, 60)
         fed.site.conduct([office], 3000, fed.revive)
         door = (fed.site.link.folder / "logs" / "door.log").read_text() if _has_log(fed) else ""
-        for kind, row in zip(KINDS, office.told(), strict=False):
-            seen = {"took part": row["took_part"], "rejected": row["rejected"], "expected": SEEN_AS.get(kind, "")}
+        for kind, row in zip(kinds(options.plan), office.told(), strict=False):
+            seen = {"took part": row["took_part"], "rejected": row["rejected"], "expected": SEEN_AS[kind]}
             note(options.results, f"{options.plan}/{kind}", seen)
         refused = sum("too large" in line for line in door.splitlines())
         end_ = office.outcome or {}
@@ -41,7 +43,7 @@ def turn_evil(fed: Local) -> None:
     node = fed.node(VILLAIN)
     end(fed.running[f"{VILLAIN}/nursery"], kill=True)
     fed.running[f"{VILLAIN}/nursery"] = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.federation.evil", str(node.flower.resolve() / "door")],
+        [sys.executable, "-m", "benchmarks.federation.evil", str(node.flower.resolve() / "door"), node.server],
         env=environment(node.flower),
         start_new_session=True,
         stdin=subprocess.DEVNULL,

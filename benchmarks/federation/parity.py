@@ -48,7 +48,7 @@ def _one(fed: Local, plan: str, methods: list[str], attempt: int, options: argpa
     for agreement, rows in worlds[methods[0]].agreements():
         fed.home(agreement.name).settle(agreement, rows)
     folder = fed.folder / "server" / "runs" / f"{plan}-{attempt}"
-    offices = {method: world.office(folder, f"{method}-{plan}", fed.nodes) for method, world in worlds.items()}
+    offices = {method: world.office(folder, f"{method}-{plan}", fed) for method, world in worlds.items()}
     fed.site.conduct(list(offices.values()), 1800)
     custodies = {name: Custody(fed.home(name).folder) for name in fed.nodes}
     for method, world in worlds.items():

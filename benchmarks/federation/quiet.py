@@ -31,7 +31,7 @@ def whole_run() -> None:
     with tempfile.TemporaryDirectory(prefix="tacit-quiet-") as name:
         world = World(config_of("fedavg", "local", rounds=2, rate=1.0), fresh=True)
         with federation(Path(name), world) as fed:
-            office = world.office(Path(name) / "runs", "quiet", fed.nodes, 240)
+            office = world.office(Path(name) / "runs", "quiet", fed, 240)
             fed.site.conduct([office], 1200, fed.revive)
             assert office.outcome is not None
             sys.stdout.write(f"rounds {office.outcome['round']} finite {finite(office)}\n")

@@ -15,6 +15,7 @@ from tacit import tree
 from tacit.core import Tree
 from tacit.deployment import experiment
 from tacit.deployment.home import Agreement
+from tacit.deployment.keys import make_node_key
 from tacit.deployment.local import Local
 from tacit.deployment.office import Office, Settings
 from tacit.engine import checkpoint
@@ -88,21 +89,25 @@ class World:
             own, test, level = parts.federation.rows(k), parts.federation.test_rows(k), choices.of(k)
             data = parts.federation
             rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-            yield Agreement(name, level.name, plan, level.epsilon, level.delta, self.fresh, sums_in_the_open=True), rows
+            yield Agreement(name, level.name, plan, level.epsilon, level.delta, self.fresh), rows
 
-    def terms(self, run: str) -> Terms:
+    def terms(self, run: str, fed: Local) -> Terms:
         plain = self.config.model_copy(update={"choices": {}})
         seats = tuple(
-            experiment.seat(plain, agreement.name, agreement.level, len(rows.x))
+            experiment.seat(plain, agreement.name, agreement.level, len(rows.x), public_key(fed, agreement.name))
             for agreement, rows in self.agreements()
         )
         data = self.data
         return Terms(run, experiment.text_of(plain), data.input_shape, data.classes, seats)
 
-    def office(self, folder: Path, run: str, nodes: dict[str, int], deadline: float = 300.0) -> Office:
+    def office(self, folder: Path, run: str, fed: Local, deadline: float = 300.0) -> Office:
         office = Office(folder / run)
-        office.open(self.terms(run), nodes, Settings(deadline, self.fresh, sums_in_the_open=True))
+        office.open(self.terms(run, fed), fed.nodes, Settings(deadline, self.fresh))
         return office
+
+
+def public_key(fed: Local, name: str) -> str:
+    return make_node_key(fed.home(name).folder / "node.key").decode()
 
 
 @contextmanager
@@ -123,17 +128,6 @@ def largest(a: Tree, b: Tree) -> float:
 def ledger_rows(ledger: Ledger, scopes: set[str] | None = None) -> list[tuple[Any, ...]]:
     entries = (e for e in ledger.entries() if scopes is None or e.scope in scopes)
     return sorted((e.round, e.scope, str(e.event), e.count) for e in entries)
-
-
-def ledgers_agree(office: Office, custodies: dict[str, Custody]) -> bool:
-    """Whether every client's own ledger says of this run what the server's does."""
-    with office.ledger() as server:
-        for name, custody in custodies.items():
-            with custody.ledger() as own:
-                scopes = {e.scope for e in own.entries()} | {f"client:{name}", f"server:{name}"}
-                if ledger_rows(server, scopes) != ledger_rows(own):
-                    return False
-    return True
 
 
 def compare(world: World, office: Office, custodies: dict[str, Custody]) -> dict[str, Any]:

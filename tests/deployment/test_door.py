@@ -2,7 +2,9 @@
 # pyright: reportMissingImports=false
 
 import asyncio
+import base64
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from tacit.deployment.flower import Link
 from tacit.deployment.keys import fingerprint, make_node_key, sign, signed_by
 from tacit.deployment.proxy import Door, leaving
 from tacit.deployment.register import Register, read_invitation
+from tacit.deployment.turned_away import TurnedAway
+from tacit.engine.flower.terms import Seat, Terms
 from tacit.errors import TacitError
 
 OFFER = '{"levels": {"private": {}, "open": {}}}'
@@ -88,6 +92,31 @@ def test_a_fleet_call_is_passed_on_with_flowers_headers_alone(link: Link) -> Non
 
 def test_a_large_request_is_refused_before_it_is_read(line: Line) -> None:
     assert line.post("/v1/fleet/push-object", content=bytes(10_001)).status_code == 413
+
+
+def signed(link: Link, name: str, when: str) -> dict[str, str]:
+    """The headers by which Flower knows a node."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    key: Any = load_ssh_private_key((link.folder / f"{name}.key").read_bytes(), None)
+    public = base64.b64encode(public_key_to_bytes(key.public_key())).decode()
+    signature = base64.b64encode(sign_message(key, when.encode())).decode()
+    return {"flwr-public-key": public, "flwr-timestamp": when, "flwr-signature": signature}
+
+
+def test_a_large_request_is_counted_for_the_member_who_signed_it_and_nobody_else(line: Line, link: Link) -> None:
+    names = ("a", "b", "c")
+    seats = [Seat(name, "private", 0, make_node_key(link.folder / f"{name}.key").decode()) for name in names]
+    terms, began, now = Terms("run", "", (1,), 2, tuple(seats)), time.time(), datetime.now(UTC)
+    forged = signed(link, "b", now.isoformat()) | {"flwr-timestamp": (now - timedelta(seconds=1)).isoformat()}
+    stale = signed(link, "c", (now - timedelta(hours=1)).isoformat())
+    for headers in (signed(link, "a", now.isoformat()), forged, stale, {}):
+        answer = line.post("/v1/fleet/push-object", content=bytes(10_001), headers=headers)
+        assert answer.status_code == 413
+    turned_away = TurnedAway(link.turned_away)
+    assert turned_away.since(began, terms) == {"a"}
+    assert turned_away.since(time.time() + 1, terms) == set()
 
 
 def test_a_node_has_a_limit_for_a_minute(link: Link) -> None:

@@ -1,6 +1,6 @@
 """Small federations in one process: every client a `Client` with its own rows and its own disk, no Flower between."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from tacit.engine.assemble import Assembled, Privacy, Training, assemble
 from tacit.engine.flower.client import Client
 from tacit.engine.flower.custody import Custody
 from tacit.engine.flower.own import Rows, seen_by, seen_by_server
+from tacit.engine.flower.schema import Arrived
 from tacit.engine.flower.server import Conductor
 from tacit.engine.flower.terms import Seat, Terms
 from tacit.engine.loop import Run, Schedule
@@ -93,7 +94,7 @@ class World:
         )
 
 
-Tamper = Callable[[str, bytes], list[tuple[str, bytes]]]
+Tamper = Callable[[str, bytes], Sequence[tuple[str, Arrived]]]
 """What arrives instead of a client's answer: none, one or several, each from somebody."""
 
 
@@ -107,7 +108,7 @@ class Wire:
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     answers: list[tuple[str, bytes]] = field(default_factory=list)
 
-    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes]]:
+    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, Arrived]]:
         for name, blob in asks.items():
             self.asked.append((name, blob))
             if name in self.offline:

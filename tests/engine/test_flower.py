@@ -16,7 +16,7 @@ from tacit import tree
 from tacit.core import Method, Tree
 from tacit.engine.assemble import Privacy
 from tacit.engine.flower.client import Client
-from tacit.engine.flower.schema import Answer, Ask, pack, unpack
+from tacit.engine.flower.schema import Answer, Arrived, Ask, pack, unpack
 from tacit.engine.loop import Run
 from tacit.errors import StorageError, TacitError
 from tacit.methods import Ditto, FedAvg, KeepLocal, Multitask, Scaffold
@@ -104,7 +104,7 @@ class Dying(Wire):
 
     left = 10**6
 
-    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes]]:
+    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, Arrived]]:
         for item in super().ask(asks, seconds):
             self.left -= 1
             if self.left < 0:

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
 from tacit import tree
 from tacit.deployment.keys import make_node_key
-from tacit.engine.flower.schema import Answer, Ask, pack, unpack
+from tacit.engine.flower.schema import Answer, Arrived, Ask, Rejected, pack, unpack
 from tacit.methods import Ditto, FedAvg
 from tests.engine.flowers import Wire, World
 from tests.engine.test_flower import alike
@@ -35,7 +35,7 @@ def test_a_masked_federation_is_its_simulation(tmp_path: Path) -> None:
     expected.go()
     wire = Wire(world.clients(tmp_path))
     server = world.conductor(tmp_path, wire)
-    assert server.masked
+    assert server.hidden
     server.go()
     view, known = (tree.join(each.progress.server.view) for each in (server, expected))
     assert largest_difference(view, known) < 1e-9
@@ -95,6 +95,17 @@ def test_noise_in_place_of_a_stage_is_rejected_and_the_round_goes_on(tmp_path: P
     told = world.conductor(tmp_path, Wire(world.clients(tmp_path), tamper)).step()
     assert told.took_part == 4
     assert told.rejected == {"malformed": 1}
+
+
+def test_a_message_that_was_turned_away_for_its_size_is_counted_and_the_round_goes_on(tmp_path: Path) -> None:
+    world = masked(tmp_path, clients=5, rounds=1, rate=1.0, fresh=True)
+
+    def tamper(name: str, blob: bytes) -> list[tuple[str, Arrived]]:
+        return [(name, Rejected("size", "turned away") if name == "c1" else blob)]
+
+    server = world.conductor(tmp_path, Wire(world.clients(tmp_path), tamper))
+    told = server.step()
+    assert (told.took_part, told.rejected) == (4, {"size": 1})
 
 
 def test_a_client_sends_nothing_unmasked_that_only_a_sum_should_show(tmp_path: Path) -> None:

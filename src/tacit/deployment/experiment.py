@@ -39,6 +39,11 @@ def rows_are_public(config: Config) -> bool:
     return isinstance(build_privacy(config).plan, Record) or method_of(config).gather
 
 
+def evaluates(config: Config) -> bool:
+    """Whether members report how good the models are on their own test rows."""
+    return config.evaluate.deployment == "noisy"
+
+
 def plan_name(config: Config) -> str:
     return type(build_privacy(config).plan).__name__.lower()
 

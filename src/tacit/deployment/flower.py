@@ -41,6 +41,7 @@ clientapp = "federation:client"
 
 [tool.flwr.app.config]
 folders = "."
+door = "."
 """
 _MODULE: Final = '''"""Loaded by Flower's server process: everything lies in the installed Tacit."""
 
@@ -116,6 +117,11 @@ class Link:
     def home(self) -> Path:
         return self.folder / "flower"
 
+    @property
+    def turned_away(self) -> Path:
+        """Where the door writes down whose messages were too large."""
+        return self.folder / "logs" / "turned-away.jsonl"
+
     def prepare(self, hosts: Sequence[str] = ()) -> None:
         """Keys and certificates on first use; Flower's settings; the application to run."""
         self.home.mkdir(parents=True, exist_ok=True)
@@ -174,7 +180,7 @@ class Link:
     def run(self, folders: Sequence[Path]) -> int:
         """Starts the server application for these runs; the number that Flower gives it."""
         names = "|".join(str(folder.resolve()) for folder in folders)
-        config = f'folders="{names}"'
+        config = f'folders="{names}" door="{self.turned_away.resolve()}"'
         told = self._flwr("run", str(self.folder / "app"), "here", "--run-config", config, "--format", "json")
         return int(told["run-id"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load, save
 
-from tacit.deployment.experiment import client_side, experiment_of, plan_name
+from tacit.deployment.experiment import client_side, evaluates, experiment_of, plan_name
 from tacit.engine.assemble import Assembled
 from tacit.engine.checkpoint import storage, write_atomically
 from tacit.engine.flower.client import Client, Refusal
@@ -29,6 +29,7 @@ class Agreement:
     delta: float | None
     fresh: bool = True  # False: noise from the experiment's seed, to compare with a simulation
     sums_in_the_open: bool = False  # True: sends without a mask what only a sum should show, to compare
+    evaluated: bool = False  # reports accuracies on its own test rows: with noise, or plainly if it opted out
 
     def check(self, terms: Terms) -> None:
         """Refuses terms that are not those of the agreement."""
@@ -36,7 +37,8 @@ class Agreement:
         level = config.levels.get(self.level)
         given = (level.epsilon, level.delta) if level else (None, None)
         mine = terms.roster[terms.place(self.name)].level
-        if mine != self.level or given != (self.epsilon, self.delta) or plan_name(config) != self.plan:
+        told = (mine, given, plan_name(config), evaluates(config))
+        if told != (self.level, (self.epsilon, self.delta), self.plan, self.evaluated):
             raise Refusal("agreement")
 
 

@@ -57,7 +57,8 @@ def join(
     told = {"invitation": token, "name": name, "level": level, "rows": count, "key": key.decode()}
     _post(server, ca, "enrol", told)
     chosen = offer["levels"][level]
-    home.settle(Agreement(name, level, offer["plan"], chosen["epsilon"], chosen["delta"]), rows)
+    word = Agreement(name, level, offer["plan"], chosen["epsilon"], chosen["delta"], evaluated=offer["evaluated"])
+    home.settle(word, rows)
     write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
     console.print(f"'{name}' has joined at level '{level}': {chosen['guarantee']}")
     return returning(folder)
@@ -138,6 +139,11 @@ def _menu(offer: dict[str, Any], folder: Path, console: Console) -> None:
     console.print(f"'{offer['name']}' trains under plan '{offer['plan']}': {PLAIN[offer['plan']]}")
     for name, level in offer["levels"].items():
         console.print(f"  {name}: {level['guarantee']}. {_meaning(level)}")
+    if offer["evaluated"]:
+        console.print(
+            "Now and then you report how good the models are on rows that you hold out: with noise, within the epsilon "
+            "of your level; plainly if you opt out."
+        )
     console.print(f"Spent so far: {_spent(folder)}")
 
 

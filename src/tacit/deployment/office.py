@@ -8,7 +8,8 @@ from typing import Any
 
 from tacit.deployment.experiment import server_side
 from tacit.engine.checkpoint import storage, write_atomically
-from tacit.engine.flower.server import Conductor, Told, Transport
+from tacit.engine.flower.hearing import Transport
+from tacit.engine.flower.server import Conductor, Told
 from tacit.engine.flower.terms import Terms, read_terms
 from tacit.errors import StorageError, TacitError
 from tacit.privacy.ledger import Ledger
@@ -86,7 +87,9 @@ class Office:
 
     def tell(self, told: Told) -> None:
         """A line of `progress.jsonl` for each round: what an onlooker may know."""
-        line = {**told._asdict(), "refused": dict(told.refused), "rejected": dict(told.rejected), "time": time.time()}
+        figures = None if told.figures is None else told.figures._asdict()
+        counts = {"refused": dict(told.refused), "rejected": dict(told.rejected)}
+        line = {**told._asdict(), **counts, "figures": figures, "time": time.time()}
         with storage(self.folder), open(self.folder / "progress.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

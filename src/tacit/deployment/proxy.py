@@ -26,6 +26,7 @@ from starlette.routing import Route
 from tacit.deployment.flower import Link
 from tacit.deployment.keys import signed_by
 from tacit.deployment.register import Member, Register
+from tacit.deployment.turned_away import TurnedAway
 from tacit.errors import TacitError
 
 FLEET: Final = "/v1/fleet/"
@@ -86,6 +87,7 @@ class Door:
     def __init__(self, link: Link, most: int) -> None:
         self.link, self.most, self.meter = link, most, Meter(8 * most)
         self.register, self.log = Register(link.folder), Log(link.folder / "logs" / "door.log")
+        self.turned_away = TurnedAway(link.turned_away)
         trust = ssl.create_default_context(cafile=str(link.folder / "ca.crt"))
         self.upstream = httpx.AsyncClient(
             base_url=f"https://{link.address}", verify=trust, timeout=120, trust_env=False
@@ -147,7 +149,7 @@ class Door:
 
     def app(self) -> Starlette:
         def guarded(handle: Handle) -> Handle:
-            return guard(handle, self.log)
+            return guard(handle, self.log, self.turned_away)
 
         fleet = Route("/{path:path}", guarded(self.fleet), methods=["POST"])
         own = [
@@ -169,8 +171,11 @@ def leaving(name: str, when: float) -> bytes:
 Handle = Callable[[Request], Awaitable[Response]]
 
 
-def guard(handle: Handle, log: Log) -> Handle:
-    """What goes wrong is one line to the other side, which says nothing of this one, and one in the log."""
+def guard(handle: Handle, log: Log, turned_away: TurnedAway) -> Handle:
+    """What goes wrong is one line to the other side, which says nothing of this one, and one in the log.
+
+    Of what is too large the server application is told, if it is a member's.
+    """
 
     async def answer(request: Request) -> Response:
         try:
@@ -180,6 +185,7 @@ def guard(handle: Handle, log: Log) -> Handle:
             return given
         except TooLarge:
             log.note("too large", request)
+            turned_away.note(request.headers)
             return PlainTextResponse("too large", 413)
         except TacitError as error:
             return JSONResponse({"error": " ".join(str(error).split())}, 400)

@@ -52,13 +52,14 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
         raise TacitError(f"the data has {data.clients} clients, not {clients}: use --local {data.clients}")
     choices = build_privacy(config).choose(data, config.seed)
     plain = config.model_copy(update={"choices": {}})
-    plan = experiment.plan_name(plain)
+    plan, evaluated = experiment.plan_name(plain), experiment.evaluates(plain)
     with Local(folder) as fed:
         seats = []
         for k, name in enumerate(data.ids):
             own, test, level = data.rows(k), data.test_rows(k), choices.of(k)
             rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-            key = fed.admit(Agreement(name, level.name, plan, level.epsilon, level.delta), rows)
+            word = Agreement(name, level.name, plan, level.epsilon, level.delta, evaluated=evaluated)
+            key = fed.admit(word, rows)
             seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
             fed.start(name)
             console.print(f"node '{name}' joins at level '{level.name}': {level.guarantee}")
@@ -94,8 +95,19 @@ def _line(row: dict[str, Any]) -> str:
     why = "".join(f", {count} {reason}" for reason, count in lost.items())
     return (
         f"round {row['round']}/{row['rounds']}: {row['took_part']} of {row['asked']} asked took part, "
-        f"{row['dropped']} dropped out{why}; {row['seconds']:.1f} s"
+        f"{row['dropped']} dropped out{why}; {row['seconds']:.1f} s{_accuracy(row['figures'])}"
     )
+
+
+def _accuracy(figures: dict[str, Any] | None) -> str:
+    """An evaluation in words, with the noise that is in it."""
+    if figures is None:
+        return ""
+    who = f"{figures['answered']} of {figures['asked']} members"
+    if figures["shared"] is None:
+        return f"; {who} evaluated, too few for a release"
+    noise = f", noise {figures['std']:.2g}" if figures["std"] else ""
+    return f"; accuracy {figures['shared']:.2f} shared, {figures['personal']:.2f} personal ({who}{noise})"
 
 
 def _picture(office: Office) -> Table:
@@ -155,6 +167,7 @@ def _offer(config: Config, table: FederationTable, folder: Path) -> None:
         "label": table.label,
         "plan": experiment.plan_name(config),
         "rows": experiment.rows_are_public(config),
+        "evaluated": experiment.evaluates(config),
         "levels": {level.name: asdict(level) | {"guarantee": level.guarantee} for level in privacy.levels},
     }
     (folder / "offer.json").write_text(json.dumps(offer, indent=2))

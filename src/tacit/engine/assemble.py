@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from tacit.models.task import ModuleTask, check, has_batch_statistics, params
 from tacit.privacy import release as releases
 from tacit.privacy import requests as plans
 from tacit.privacy.account import Accountant
+from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.levels import Choices, Level, Menu, Share, by_client, by_fraction
 from tacit.privacy.members import Change, Members
 from tacit.privacy.members import check as check_changes
@@ -79,6 +80,7 @@ class Privacy:
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
     changes: tuple[Change, ...] = ()
+    evaluation: Evaluation | None = field(default=None, repr=False)  # of private clients, in a deployment
 
     def choose(self, federation: Federation, seed: int) -> Choices:
         menu = Menu(self.levels)
@@ -130,13 +132,21 @@ def assemble(
         drop=training.devices.drop,
         upload=tree.each(lambda leaf: leaf.to("meta"), shapes.upload),
     )
-    plan = privacy.plan.plan(setting)
+    plan = _plan(privacy, setting)
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     engine = _kind(training)(
         method, task, plan, federation, start, training.seed, chunk=training.chunk, devices=training.devices
     )
     return Assembled(engine, shapes)
+
+
+def _plan(privacy: Privacy, setting: Setting) -> Plan:
+    """Calibrated to everything that will be charged: rounds and, if there are any, evaluations."""
+    if privacy.evaluation is None:
+        return privacy.plan.plan(setting)
+    evaluation = privacy.evaluation.plan(privacy.plan, setting)
+    return replace(privacy.plan.plan(setting._replace(beside=evaluation.beside)), evaluation=evaluation)
 
 
 def _kind(training: Training) -> type[Vectorised]:

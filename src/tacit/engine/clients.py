@@ -64,8 +64,8 @@ class Clients:
             level=torch.from_numpy(self.plan.setting.choices.level[clients]),
             z=torch.tensor(z, dtype=self._dtype),
             expected=torch.tensor(expected, dtype=self._dtype),
-            gradient_key=self._keys("gradient", round, clients),
-            release_key=self._keys("release", round, clients),
+            gradient_key=self.keys("gradient", round, clients),
+            release_key=self.keys("release", round, clients),
             real=torch.ones(len(clients), dtype=torch.bool),
             client=torch.from_numpy(np.asarray(clients, np.int64)),
         )
@@ -167,7 +167,7 @@ class Clients:
         if self.plan.record is not None and any(times > paid for times in asked.values()):
             raise TacitError(f"the method made more private queries in a step than the {paid} that were accounted for")
 
-    def _keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:
+    def keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:
         return torch.tensor([rng.key(self.seed, purpose, round, int(k)) for k in clients], dtype=torch.int64)
 
     @property

@@ -1,6 +1,6 @@
 """How good the models are: the global one on the common test set, global and personal on each client's own.
 
-Simulation only: a deployment reports nothing that was not paid for.
+Simulation only, but for `alone`: a deployment reports nothing that was not paid for.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from tacit import rng
+from tacit import rng, tree
 from tacit.core import Shared, Task, Tree
 from tacit.engine.chunk import Inputs
+from tacit.engine.clients import Clients
 from tacit.engine.store import Store
 from tacit.engine.vectorised import Vectorised
 from tacit.federation.data import Federation, as_input
@@ -107,7 +108,7 @@ def _hits(task: Task, params: Tree, x: Tensor, y: Tensor) -> np.ndarray:
     return torch.cat(parts).numpy().astype(np.float64) if len(y) else np.zeros(0)
 
 
-def _on_common(task: ModuleTask, params: Tree, data: Federation) -> tuple[float, float] | tuple[None, None]:
+def _on_common(task: Task, params: Tree, data: Federation) -> tuple[float, float] | tuple[None, None]:
     """Accuracy and mean loss on the common test set, if there is one."""
     if data.common_x is None or data.common_y is None:
         return None, None
@@ -149,14 +150,47 @@ def _accuracy(
     own, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
 
     def one(given: Inputs, own: Padded, test: Padded) -> Tensor:
-        site, _ = engine.site(task, given, round, full)
-        state = engine.method.adapt(view, given.state, site)
-        # batch statistics come from the client's own training rows, never from test rows
-        measured = task.with_rows(as_input(data.x[own.rows]), own.real)
-        outputs = engine.method.predict(measured, view, state, as_input(data.test_x[test.rows]))
-        return ((outputs.argmax(-1) == data.test_y[test.rows]) & test.real).sum() / test.real.sum()
+        return _own_accuracy(engine, task, view, given, round, full, own, test)
 
     return vmap(one)(inputs, own, test).numpy().astype(np.float64)
+
+
+def _own_accuracy(
+    engine: Clients,
+    task: ModuleTask,
+    view: Shared,
+    given: Inputs,
+    round: int,
+    full: int,
+    own: Padded,
+    test: Padded,
+) -> Tensor:
+    """Of one client's personal model on its own test rows."""
+    data = engine.federation
+    site, _ = engine.site(task, given, round, full)
+    state = engine.method.adapt(view, given.state, site)
+    # batch statistics come from the client's own training rows, never from test rows
+    measured = task.with_rows(as_input(data.x[own.rows]), own.real)
+    outputs = engine.method.predict(measured, view, state, as_input(data.test_x[test.rows]))
+    return ((outputs.argmax(-1) == data.test_y[test.rows]) & test.real).sum() / test.real.sum()
+
+
+def alone(engine: Clients, view: Shared, state: Tree, place: int, round: int) -> tuple[float, float] | None:
+    """The shared and the personal model's accuracy on one client's own test rows, by itself; None if it has none."""
+    data, who = engine.federation, np.array([place])
+    if data.test_offsets[place] == data.test_offsets[place + 1]:
+        return None
+    inputs = engine.inputs_for(tree.each(lambda leaf: leaf.unsqueeze(0), state), who, round, "adapt")
+    given = Inputs(state, *(leaf[0] for leaf in inputs[1:]))
+    rows = (
+        Padded(*(part[0] for part in each))
+        for each in (_padded(data.offsets, who, _OWN_ROWS), _padded(data.test_offsets, who))
+    )
+    own, test = rows
+    measured = engine.task.with_rows(as_input(data.x[own.rows]), own.real)
+    shared = _hits(measured, engine.start | view.model, data.test_x[test.rows], data.test_y[test.rows]).mean()
+    personal = _own_accuracy(engine, engine.task, view, given, round, inputs.full, own, test)
+    return float(shared), float(personal)
 
 
 def _padded(offsets: np.ndarray, clients: np.ndarray, most: int | None = None) -> Padded:

@@ -14,7 +14,7 @@ from tacit.engine.assemble import Privacy, Training
 from tacit.engine.loop import Schedule
 from tacit.errors import TacitError
 from tacit.experiments.complaints import nearest
-from tacit.experiments.config import AmongTable, Config, MethodTable, Model, MovingClip, PrivacyTable, Table
+from tacit.experiments.config import AmongTable, Config, Evaluate, MethodTable, Model, MovingClip, PrivacyTable, Table
 from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
@@ -23,6 +23,7 @@ from tacit.federation.rota import Rota
 from tacit.models.transform import NAME
 from tacit.privacy import requests as plans
 from tacit.privacy.clip import Clip, Fixed, Quantile
+from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.levels import Among, Level, read_choices
 from tacit.privacy.members import Change, read_changes
 from tacit.privacy.plan import Request
@@ -64,7 +65,10 @@ class Parts(NamedTuple):
 def build(config: Config) -> Parts:
     """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit."""
     method, privacy = method_of(config), build_privacy(config)
-    training, schedule = build_training(config), Schedule(**_given(config.evaluate, every="evaluate_every"))
+    training, schedule = (
+        build_training(config),
+        Schedule(**_given(config.evaluate, every="evaluate_every", deployment="", share="")),
+    )
     federation = load_data(config)
     model = models.build(config.model.name, federation.input_shape, federation.classes, **model_options(config.model))
     model = models.initialise(model, config.seed).to(training.dtype)
@@ -240,7 +244,17 @@ def build_privacy(config: Config) -> Privacy:
         accountant=config.privacy.accountant,
         allow_large_delta=config.privacy.allow_large_delta,
         changes=_changes(config),
+        evaluation=_evaluation(config.evaluate),
     )
+
+
+def _evaluation(table: Evaluate) -> Evaluation | None:
+    """Of the members of a deployment. A simulation looks at everybody, and is calibrated as if it did not."""
+    if table.deployment == "noisy":
+        return Evaluation(**_given(table, deployment="", sample="", heterogeneity=""))
+    if table.share is not None:
+        raise TacitError(f"evaluate.share is {table.share:g}, which needs evaluate.deployment = 'noisy': add it")
+    return None
 
 
 def _choices(config: Config) -> Any:

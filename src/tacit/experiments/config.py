@@ -188,6 +188,8 @@ class Evaluate(Table):
     every: Count = 10
     sample: Count | None = None
     heterogeneity: bool | None = None
+    deployment: Literal["off", "noisy"] | None = None  # off if left out; see `tacit.privacy.evaluation`
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
 class DevicesTable(Table):

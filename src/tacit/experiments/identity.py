@@ -25,7 +25,7 @@ def describe(
         "data": {"name": federation.name, "clients": federation.clients, "digest": data_digest(federation)},
         "model": {"class": type(model).__name__, "digest": model_digest(model)},
         "method": {"value": plain(method)},
-        "privacy": {"value": plain(privacy)},
+        "privacy": {"value": _privacy(privacy)},
         "training": {"value": plain(_result_of(training))},
         "evaluate": {"every": schedule.evaluate_every, "sample": schedule.sample or "all"},
     }
@@ -33,8 +33,12 @@ def describe(
 
 def identity(federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training) -> str:
     """Changes with anything that changes the trained models; not with the size of chunks."""
-    parts = [plain(method), plain(privacy), plain(_result_of(training))]
+    parts = [plain(method), _privacy(privacy), plain(_result_of(training))]
     return _digest([data_digest(federation), model_digest(model), *parts])
+
+
+def _privacy(privacy: Privacy) -> str:
+    return plain(privacy) + ("" if privacy.evaluation is None else plain(privacy.evaluation))
 
 
 def _result_of(training: Training) -> Training:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from tacit.errors import TacitError
@@ -82,10 +83,12 @@ def calibrate(
     relation: Relation,
     accountant: Accountant = "pld",
     times: int = 1,
+    beside: Mapping["DpEvent", int] = MappingProxyType({}),
 ) -> float:
     """The smallest noise multiplier, rounded up in the fifth digit, with which `times` events cost at most the target.
 
-    The promise is checked with the very number that is returned. Never below 0.01, where it costs thousands.
+    `beside`: what else the same account will be charged; all of it together costs at most the target. The promise is
+    checked with the very number that is returned. Never below 0.01, where it costs thousands.
     `event_of` must be cheap, deterministic and never dearer for more noise; answers are remembered by what it returns.
     """
     _check(delta, relation, accountant)
@@ -94,7 +97,7 @@ def calibrate(
     if times < 1:
         raise TacitError(f"cannot calibrate to {times} releases: give at least 1")
     family = _Family(tuple(to_json(event_of(z)) for z in _PROBES), event_of)
-    return _calibrate(family, float(epsilon), float(delta), relation, accountant, int(times))
+    return _calibrate(family, float(epsilon), float(delta), relation, accountant, int(times), frozenset(beside.items()))
 
 
 def most(
@@ -158,12 +161,18 @@ class _Family:
 
 @lru_cache(maxsize=1 << 14)
 def _calibrate(
-    family: _Family, target: float, delta: float, relation: Relation, accountant: Accountant, times: int
+    family: _Family,
+    target: float,
+    delta: float,
+    relation: Relation,
+    accountant: Accountant,
+    times: int,
+    beside: frozenset[tuple["DpEvent", int]],
 ) -> float:
     from scipy.optimize import brentq
 
     def cost(z: float) -> float:
-        return epsilon({family.event_of(z): times}, delta, relation, accountant)
+        return epsilon(Counter(dict(beside)) + Counter({family.event_of(z): times}), delta, relation, accountant)
 
     def excess(log_z: float) -> float:
         return math.log(min(max(cost(math.exp(log_z)), 1e-9), 1e9) / target)

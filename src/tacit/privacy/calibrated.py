@@ -29,7 +29,10 @@ def account_for(scope: str, unit: str, relation: Relation, event: Any, count: in
 def noise_for(
     level: Level, setting: Setting, event_of: Callable[[float], Any], times: int, relation: Relation, units: int
 ) -> float:
-    """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run."""
+    """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run.
+
+    The budget is that of all that the level's accounts will be charged, `setting.beside` included.
+    """
     if not level.private:
         return 0.0
     assert level.delta is not None  # a private level has one
@@ -41,7 +44,8 @@ def noise_for(
     if level.noise is not None:
         return level.noise
     assert level.epsilon is not None
-    return calibrate(event_of, level.epsilon, level.delta, relation, setting.accountant, times=max(times, 1))
+    beside = setting.beside.get(level.name, {})
+    return calibrate(event_of, level.epsilon, level.delta, relation, setting.accountant, max(times, 1), beside)
 
 
 def central_noise(level: Level, setting: Setting) -> float:

@@ -188,7 +188,7 @@ def _central(level: Level, setting: Setting, times: int | None) -> float:
         return level.noise or 1.0
     if times is not None:
         return calibrate(gaussian_event, level.epsilon, level.delta, ZERO_OUT, setting.accountant, times)
-    return calibrated.central_noise(level, setting)
+    return calibrated.central_noise(level, setting._replace(beside={}))
 
 
 def _server_event(coding: Coding) -> SkellamDpEvent:

@@ -18,9 +18,10 @@ each round costs whom. Read these two files to check a claim.
 `Stepwise` is in a file of its own, with its proof, and so is `Distributed` (`distributed_plan.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -32,6 +33,7 @@ from tacit.privacy.release import Release
 from tacit.privacy.sampling import BatchRule, Sampler
 
 if TYPE_CHECKING:
+    from tacit.privacy.evaluation import Evaluated
     from tacit.privacy.stepwise import StepNoise
 
 
@@ -50,6 +52,7 @@ class Setting(NamedTuple):
     drop: float = 0.0  # probability that a client that was asked sends nothing; the divisor of a mean ignores it
     upload: Tree = {}  # shapes of what is uploaded
     asked: np.ndarray | None = None  # bool [clients]: whose own account has a round left; None: everybody's
+    beside: Mapping[str, Mapping[Any, int]] = MappingProxyType({})  # by level: what else its account will be charged
 
     @property
     def rate(self) -> float:
@@ -110,6 +113,7 @@ class Plan:
     multipliers: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     asked_levels: tuple[bool, ...] | None = None
+    evaluation: "Evaluated | None" = None  # in a deployment, of the models on the clients' own test rows
 
     @property
     def private(self) -> bool:

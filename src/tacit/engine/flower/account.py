@@ -1,4 +1,8 @@
-"""A client's own account of a run: which turns it owes for, and whether its own budget still has this one in it."""
+"""A client's own account of a run: which turns it owes for, and whether its own budget still has this one in it.
+
+Turns for evaluations are paid for like the others, by the evaluation's own plan; they are booked apart, so that a turn
+paid for as one is not taken for the other.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +21,7 @@ class Due(NamedTuple):
     """One account: turns that have happened and are not paid for, and this one if it is new."""
 
     account: Account
+    book: str  # the run, or the run's evaluations
     past: tuple[int, ...]
     now: int | None
 
@@ -31,24 +36,33 @@ def accounts_of(plan: Plan, place: int) -> list[tuple[Account, bool]]:
 
 def owed(plan: Plan, place: int, ask: Ask, custody: Custody, now: bool) -> list[Due]:
     """A level is charged for every turn, drawn or not; a client for those that it was asked in, says the server."""
-    due = []
-    for account, always in accounts_of(plan, place):
-        turns = set(range(ask.turn + 1)) if always else {turn for turn in ask.charged if turn <= ask.turn}
-        new = {ask.turn} if now else set()
-        missing = (turns | new) - custody.paid(ask.run, account.scope)
-        past = tuple(sorted(missing - new))
-        due.append(Due(account, past, ask.turn if missing & new else None))
+    due = _owed(plan, place, ask, custody, ask.run, now and not ask.evaluation)
+    if plan.evaluation is not None:
+        book = f"{ask.run} evaluations"  # no name of a run: it has a blank
+        due += _owed(plan.evaluation.plan, place, ask, custody, book, now and ask.evaluation)
     return due
 
 
-def pay(ledger: Ledger, custody: Custody, run: str, accountant: Accountant, due: Sequence[Due]) -> bool:
+def _owed(plan: Plan, place: int, ask: Ask, custody: Custody, book: str, now: bool) -> list[Due]:
+    due, training = [], book == ask.run
+    for account, always in accounts_of(plan, place):
+        told = set(range(ask.turn + 1)) if always else {turn for turn in ask.charged if turn <= ask.turn}
+        turns = told - set(ask.evaluated) if training else told & set(ask.evaluated)
+        new = {ask.turn} if now else set()
+        missing = (turns | new) - custody.paid(book, account.scope)
+        past = tuple(sorted(missing - new))
+        due.append(Due(account, book, past, ask.turn if missing & new else None))
+    return due
+
+
+def pay(ledger: Ledger, custody: Custody, accountant: Accountant, due: Sequence[Due]) -> bool:
     """Charges the past in any case, and this turn if every budget allows it: then, and only then, True."""
     for account, *_ in due:
         ledger.budget(account.scope, account.unit, account.relation, account.epsilon, account.delta, accountant)
-    _charge(ledger, custody, run, [(each.account, turn) for each in due for turn in each.past])
+    _charge(ledger, custody, [(each, turn) for each in due for turn in each.past])
     if not all(each.now is None or _affords(ledger, each.account, accountant) for each in due):
         return False
-    _charge(ledger, custody, run, [(each.account, each.now) for each in due if each.now is not None])
+    _charge(ledger, custody, [(each, each.now) for each in due if each.now is not None])
     return True
 
 
@@ -60,9 +74,9 @@ def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
     return most(account.event, spent, *terms, ceiling=account.count) >= account.count
 
 
-def _charge(ledger: Ledger, custody: Custody, run: str, owing: Sequence[tuple[Account, int]]) -> None:
+def _charge(ledger: Ledger, custody: Custody, owing: Sequence[tuple[Due, int]]) -> None:
     """In the ledger first. A crash in between repeats the same charge, which counts once."""
-    for account, turn in sorted(owing, key=lambda item: item[1]):
+    for (account, book, *_), turn in sorted(owing, key=lambda item: item[1]):
         charge = Charge(account.scope, account.unit, account.relation, account.event, account.count)
-        ledger.charge(turn, [charge], nonce=run)
-        custody.note_paid(run, account.scope, [turn])
+        ledger.charge(turn, [charge], nonce=book)
+        custody.note_paid(book, account.scope, [turn])

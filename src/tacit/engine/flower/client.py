@@ -15,6 +15,7 @@ from tacit import tree
 from tacit.core import Shared, Tree
 from tacit.engine.assemble import Assembled
 from tacit.engine.clients import Clients
+from tacit.engine.evaluate import alone
 from tacit.engine.flower import schema
 from tacit.engine.flower.account import owed, pay
 from tacit.engine.flower.custody import Custody
@@ -22,6 +23,7 @@ from tacit.engine.flower.schema import Answer, Ask, Rejected
 from tacit.engine.flower.terms import Terms, read_terms
 from tacit.errors import StorageError, TacitError
 from tacit.privacy.distributed import BODY, Distributed
+from tacit.privacy.evaluation import CENTRE, figures
 from tacit.privacy.noise import Secure
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Grouped, Message, Open
@@ -66,8 +68,7 @@ class Client:
             raise Rejected("run", f"the terms are those of {terms.run[:40]!r}")
         place, made = terms.place(self.name), self.assemble(terms)
         plan = made.engine.plan
-        if not 0 <= ask.turn < REPEATS * plan.setting.rounds + REPEATS:
-            raise Rejected("round", f"turn {ask.turn} of {plan.setting.rounds} rounds")
+        _check_turn(ask, plan)
         self.custody.pin(terms)
         if ask.kind == "mask":
             return self._mask(ask, terms, made, place)
@@ -76,9 +77,10 @@ class Client:
             self._pay(ask, plan, place, now=False)
             self.custody.keep_view(ask.run, tree.join(view))
             return {}
-        if plan.summed and made.shapes.upload and not self.sums_in_the_open:
+        sent = made.shapes.upload or ask.evaluation
+        if plan.summed and sent and not self.sums_in_the_open:
             raise Refusal("unmasked")  # whatever the server asks for: the noise is sized for a sum
-        return self._train(ask, made, place, view, public)
+        return self._contribute(ask, made, place, view, public)
 
     def _broadcast(self, ask: Ask, made: Assembled) -> tuple[Shared, Tree]:
         method = made.engine.method
@@ -87,44 +89,50 @@ class Client:
         known = schema.fitted(tree.strip("view", ask.tensors), view, shapes=not method.gather)
         return tree.split(known), schema.fitted(tree.strip("public", ask.tensors), public)
 
-    def _train(self, ask: Ask, made: Assembled, place: int, view: Shared, public: Tree) -> Tree:
+    def _contribute(self, ask: Ask, made: Assembled, place: int, view: Shared, public: Tree) -> Tree:
+        """An upload, or the figures of an evaluation: encoded by the release that was paid for."""
         self._fits_the_past(ask, made.engine.plan)
         self._pay(ask, made.engine.plan, place, now=True)
         clients = self._program(made)
-        first = clients.method.join(view, clients.start)
-        state = tree.each(lambda leaf: leaf.unsqueeze(0), self.custody.state(ask.run, ask.round, first))
-        inputs = clients.inputs_for(state, np.array([place]), ask.turn)
+        state = self.custody.state(ask.run, ask.round, clients.method.join(view, clients.start))
+        if ask.evaluation:
+            return _figures(ask, clients, place, view, state)
+        return self._train(ask, clients, place, view, public, state)
+
+    def _train(self, ask: Ask, clients: Clients, place: int, view: Shared, public: Tree, state: Tree) -> Tree:
+        several = tree.each(lambda leaf: leaf.unsqueeze(0), state)
+        inputs = clients.inputs_for(several, np.array([place]), ask.turn)
         message, after = clients.alone(view, public, torch.tensor(ask.round), inputs)
         self.custody.keep(ask.run, ask.round + 1, after, tree.join(view))
-        return upload(message, made.engine.plan)
+        return upload(message, clients.plan)
 
     def _mask(self, ask: Ask, terms: Terms, made: Assembled, place: int) -> Tree:
         """One stage of secure aggregation. Nothing depends on data before the one that asks for the masked upload."""
         from tacit.engine.flower import masked
 
         def vector() -> np.ndarray:
-            message = self._train(ask, made, place, *self._broadcast(ask, made))
+            message = self._contribute(ask, made, place, *self._broadcast(ask, made))
             return message[f"body/{BODY}"].numpy()
 
         if self.key is None:
             raise Rejected("run", "this client has no key to sign with")
         self._fits_the_past(ask, made.engine.plan, done=True)
         member = masked.Member(place, self.key, terms, self.custody)
-        return masked.stage(member, ask, made.engine.plan, vector)
+        return masked.stage(member, ask, asked_for(ask, made.engine.plan), vector)
 
     def _fits_the_past(self, ask: Ask, plan: Plan, done: bool = False) -> None:
         """`done`: the turn itself may have been answered, since later stages of it follow."""
         if ask.round + 1 < self.custody.newest(ask.run):
             raise Rejected("round", f"round {ask.round} lies in the past")
-        last = self.custody.last_answered(ask.run)
-        if ask.turn < last or (ask.turn == last and self.fresh and not done and not trusts_server(plan)):
+        last, once = self.custody.last_answered(ask.run), not trusts_server(asked_for(ask, plan))
+        if ask.turn < last or (ask.turn == last and self.fresh and not done and once):
             raise Rejected("duplicate", f"turn {ask.turn} was answered")
 
     def _pay(self, ask: Ask, plan: Plan, place: int, now: bool) -> None:
         """What the past cost, and, if there is to be a `now`, this turn: durable before anything is computed."""
         with self.custody.ledger() as ledger:
             due = owed(plan, place, ask, self.custody, now)
-            if not pay(ledger, self.custody, ask.run, plan.setting.accountant, due):
+            if not pay(ledger, self.custody, plan.setting.accountant, due):
                 raise Refusal("budget")
         if now:
             self.custody.answering(ask.run, ask.turn)
@@ -133,6 +141,29 @@ class Client:
         if not self.fresh:
             return made.engine
         return replace(made.engine, seed=self.custody.secret(), noise=lambda _: Secure(), programs={})
+
+
+def _check_turn(ask: Ask, plan: Plan) -> None:
+    """No more evaluations than were agreed to, and no more turns than a run with some mishaps has."""
+    times = 0 if plan.evaluation is None else plan.evaluation.plan.setting.rounds
+    if len(ask.evaluated) > times:
+        raise Rejected("round", f"{len(ask.evaluated)} evaluations where {times} were agreed to")
+    if not 0 <= ask.turn < REPEATS * (plan.setting.rounds + times + 1):
+        raise Rejected("round", f"turn {ask.turn} of {plan.setting.rounds} rounds")
+
+
+def asked_for(ask: Ask, plan: Plan) -> Plan:
+    """The plan of what this turn is for."""
+    return plan.evaluation.plan if ask.evaluation and plan.evaluation is not None else plan
+
+
+def _figures(ask: Ask, clients: Clients, place: int, view: Shared, state: Tree) -> Tree:
+    """The client's accuracies, encoded. Without test rows both count as the middle."""
+    plan = asked_for(ask, clients.plan)
+    found = alone(clients, view, state, place, ask.turn) or (CENTRE, CENTRE)
+    level, public = torch.tensor(plan.setting.choices.level[place]), plan.release.start()
+    noise = clients.noise(clients.keys("release", ask.turn, np.array([place]))[0])
+    return upload(plan.release.encode(public, Shared(figures(found)), level, noise), plan)
 
 
 def trusts_server(plan: Plan) -> bool:

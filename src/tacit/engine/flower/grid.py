@@ -2,11 +2,13 @@
 # pyright: reportMissingImports=false
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+
+from tacit.engine.flower.schema import Arrived, Rejected
 
 RECORD: Final = "tacit"
 KEY: Final = "blob"
@@ -14,15 +16,21 @@ _PAUSE: Final = 0.5  # seconds between looks; nodes look every three
 
 
 class FlowerTransport:
-    """`nodes`: the node of every registered client. A node that is offline gets its message if it returns in time."""
+    """`nodes`: the node of every registered client. A node that is offline gets its message if it returns in time.
 
-    def __init__(self, grid: Grid, nodes: Mapping[str, int]) -> None:
-        self._grid, self._nodes = grid, nodes
+    `turned_away`: the names of those whose messages, since a time, were too large to be let in.
+    """
 
-    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes]]:
-        end = time.monotonic() + seconds
+    def __init__(self, grid: Grid, nodes: Mapping[str, int], turned_away: Callable[[float], set[str]]) -> None:
+        self._grid, self._nodes, self._turned_away = grid, nodes, turned_away
+
+    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, Arrived]]:
+        end, began = time.monotonic() + seconds, time.time()
         pending = self._push(asks, seconds)
         while pending and time.monotonic() < end:
+            for name in self._turned_away(began) & set(pending.values()):
+                pending = {number: other for number, other in pending.items() if other != name}
+                yield name, Rejected("size", "turned away at the door")
             for reply in self._grid.pull_messages(list(pending)):
                 name = pending.pop(reply.metadata.reply_to_message_id, None)
                 if name is not None and reply.has_content():

@@ -18,7 +18,7 @@ from torch import Tensor
 from tacit.core import Tree
 from tacit.engine.flower import schema
 from tacit.engine.flower.custody import Custody
-from tacit.engine.flower.schema import Answer, Ask, Rejected
+from tacit.engine.flower.schema import Answer, Arrived, Ask, Rejected
 from tacit.engine.flower.terms import Terms
 from tacit.privacy.distributed import BODY, Distributed
 from tacit.privacy.plan import Plan
@@ -119,7 +119,7 @@ def totals(nothing: Totals, found: Collected) -> Totals:
 
 
 def _received(
-    now: Stage, ask: Ask, place: int, blob: bytes, terms: Terms, most: int, refused: Counter, rejected: Counter
+    now: Stage, ask: Ask, place: int, blob: Arrived, terms: Terms, most: int, refused: Counter, rejected: Counter
 ) -> Stage:
     """The stage with this answer in it, or as it was."""
     try:

@@ -19,7 +19,7 @@ from tacit import tree
 from tacit.core import Tree
 from tacit.errors import TacitError
 
-VERSION: Final = 1
+VERSION: Final = 2
 SLACK: Final = 65_536  # bytes that a header may take beside the numbers
 Kind = Literal["train", "mask", "close"]
 Reason = Literal["size", "malformed", "version", "run", "round", "sender", "duplicate", "shape", "not finite", "huge"]
@@ -37,7 +37,8 @@ class Rejected(TacitError):
 class Ask:
     """The server's request. `charged`: the turns that the server's ledger has against this client, this one included.
 
-    A turn is one time that clients are asked. It is the round, unless a round had to be repeated.
+    A turn is one time that clients are asked. It is the round, unless a round had to be repeated, or evaluations came
+    between: `evaluated` has the turns that were for an evaluation.
     """
 
     run: str
@@ -46,7 +47,13 @@ class Ask:
     turn: int
     terms: str  # the text of `Terms`
     charged: tuple[int, ...] = ()
+    evaluated: tuple[int, ...] = ()
     tensors: Tree = field(default_factory=dict)
+
+    @property
+    def evaluation(self) -> bool:
+        """Whether this turn is for an evaluation."""
+        return self.turn in self.evaluated
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ class Answer:
 
 
 Sent = TypeVar("Sent", Ask, Answer)
+Arrived = bytes | Rejected
+"""A message, or why it was turned away before it was one."""
 
 
 def pack(message: Ask | Answer) -> bytes:
@@ -79,8 +88,10 @@ def _keys(kind: type[Ask] | type[Answer]) -> dict[str, Any]:
     return {each.name: each.type for each in fields(kind) if each.name != "tensors"}
 
 
-def unpack(kind: type[Sent], blob: bytes, limit: int | None = None) -> Sent:
+def unpack(kind: type[Sent], blob: Arrived, limit: int | None = None) -> Sent:
     """The message in a blob of at most `limit` bytes, with a header of exactly the right keys and types."""
+    if isinstance(blob, Rejected):
+        raise blob
     if limit is not None and len(blob) > limit:
         raise Rejected("size", f"{len(blob):,} bytes where at most {limit:,} are possible")
     header = _header(blob)

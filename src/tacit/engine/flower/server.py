@@ -12,9 +12,9 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,35 +23,30 @@ from tacit.core import Server, Shared, Tree
 from tacit.engine import checkpoint
 from tacit.engine.assemble import Assembled
 from tacit.engine.flower import schema
-from tacit.engine.flower.admit import admitted, blank, gathered, summed
 from tacit.engine.flower.client import trusts_server
+from tacit.engine.flower.hearing import Heard, Hearing, Transport
 from tacit.engine.flower.journal import Journal
-from tacit.engine.flower.schema import Ask, Kind, Rejected
+from tacit.engine.flower.schema import Arrived, Ask, Kind, Rejected
 from tacit.engine.flower.terms import Terms
 from tacit.engine.loop import Progress, learned
+from tacit.engine.vectorised import Vectorised
 from tacit.errors import TacitError
+from tacit.privacy import evaluation as evaluations
 from tacit.privacy.distributed import Distributed
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.noise import Noise, Secure, Seeded
 from tacit.privacy.purse import Purse
-from tacit.privacy.release import Message, Totals
 from tacit.privacy.requests import Unsent
 
 
-class Transport(Protocol):
-    """Carries blobs to clients, by name, and brings back what comes before the deadline, from whom it really came."""
+class Figures(NamedTuple):
+    """An evaluation: noisy means over all members, who did not answer counting as 1/2. None: too few for a release."""
 
-    def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, bytes]]: ...
-
-
-class Heard(NamedTuple):
-    """What came of asking: sums by level, for methods that need them single messages, and why others are not in it."""
-
-    totals: Totals
-    rows: Tree | None
-    several: int
-    refused: Counter
-    rejected: Counter
+    asked: int
+    answered: int
+    std: float  # of the noise in each mean
+    shared: float | None = None
+    personal: float | None = None
 
 
 class Told(NamedTuple):
@@ -66,6 +61,7 @@ class Told(NamedTuple):
     refused: Counter  # by the clients' own reasons
     rejected: Counter  # by the server, by reason
     seconds: float
+    figures: Figures | None = None  # of an evaluation after the round, if there was one
 
 
 @dataclass
@@ -96,7 +92,11 @@ class Conductor:
                 f"plan '{engine.plan.name}' shows the server a sum alone, and these messages cannot be masked: "
                 "use plan 'local', or 'distributed' with a key for every member"
             )
-        self.masked = hidden and bool(shapes.upload)
+        if engine.plan.evaluation is not None and not self.fresh:
+            raise TacitError(
+                "evaluations in a deployment have fresh noise: leave them out to compare with a simulation"
+            )
+        self.hidden = hidden
         self.plan = engine.plan if shapes.upload else Unsent(engine.plan.request).of(engine.plan)
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
         self.journal = Journal(self.folder and self.folder / "turn.json")
@@ -122,25 +122,43 @@ class Conductor:
         self.journal.write(turn, round, False)
         cohort = self.plan.setting.sampler.draw(self._seed, turn, self.purse.eligible())
         self.purse.charge(turn, self.plan.accounts(cohort))
-        heard = self._hear_sum(cohort, turn) if self.masked else self._hear(cohort, turn)
+        engine, shapes = self.made
+        heard = self._heard(engine, shapes.upload, cohort, turn, self.progress.public)
         self.journal.write(turn, round, True)
         self.progress = self._release(heard, turn)
         self.save()
-        self.totals += heard.rejected
         told = Told(
             self.progress.round, self.plan.setting.rounds, turn, len(cohort), heard.several,
-            len(cohort) - heard.several, heard.refused, heard.rejected, time.perf_counter() - began,
+            len(cohort) - heard.several, heard.refused, heard.rejected, time.perf_counter() - began, self.evaluate(),
         )  # fmt: skip
         for watch in self.watchers:
             watch(told)
         return told
 
+    def evaluate(self) -> Figures | None:
+        """The members' accuracies, if it is time for them and they can pay: a turn of its own, with its own charge."""
+        evaluation, round = self.made.engine.plan.evaluation, self.progress.round
+        if evaluation is None or not evaluation.due(round, self.plan.setting.rounds):
+            return None
+        turn = max(self.journal.turn, self.ledger.rounds()) + 1
+        plan, purse = evaluation.plan, Purse(evaluation.plan, self.ledger, turn)
+        if purse.exhausted() is not None:
+            return None
+        cohort = np.flatnonzero(purse.eligible())
+        self.journal.evaluating(turn, round)
+        purse.charge(turn, plan.accounts(cohort))
+        engine, public = self.made.engine.under(plan), plan.release.start()
+        heard = self._heard(engine, evaluations.blank(), cohort, turn, public)
+        self.purse = Purse(self.plan, self.ledger, turn + 1)  # the same accounts pay for training
+        mean, _ = plan.release.decode(public, heard.totals, Secure())
+        means = {} if mean is None else evaluations.means(mean.model)
+        return Figures(len(cohort), heard.several, evaluation.std, **means)
+
     def close(self) -> list[str]:
         """Everybody gets the last model and what it was charged for; the names of those who confirmed."""
         ask = self._ask("close", self.progress.round, max(self.journal.turn, 0))
-        names = self.terms.names
         done = []
-        for name, blob in self.transport.ask({name: self._for(ask, name) for name in names}, self.deadline):
+        for name, blob in self._send(dict.fromkeys(self.terms.names, ask)):
             try:
                 answer = schema.checked(schema.unpack(schema.Answer, blob, schema.SLACK), ask, name)
             except Rejected as error:
@@ -198,59 +216,25 @@ class Conductor:
     def _ask(self, kind: Kind, round: int, turn: int) -> Ask:
         view = tree.join(self.progress.server.view)
         tensors = tree.prefix("view", view) | tree.prefix("public", self.progress.public)
-        return Ask(self.terms.run, kind, round, turn, self.terms.text(), (), tensors)
+        return Ask(self.terms.run, kind, round, turn, self.terms.text(), (), self.journal.evaluated, tensors)
 
     def _for(self, ask: Ask, name: str) -> bytes:
         """The question with what the ledger has against this client."""
         scopes = (f"client:{name}", f"server:{name}")
         charged = {entry.round for scope in scopes for entry in self.ledger.entries(scope)}
-        return schema.pack(Ask(**{**vars(ask), "charged": tuple(sorted(charged))}))
+        return schema.pack(replace(ask, charged=tuple(sorted(charged))))
 
-    def _hear(self, cohort: np.ndarray, turn: int) -> Heard:
-        messages, refused, rejected = self._collect(cohort, turn)
-        engine, upload = self.made.engine, self.made.shapes.upload
-        totals = summed(engine.nothing(upload), messages, self.plan.setting.choices.level)
-        rows = gathered(upload, messages, len(self.terms.roster)) if engine.method.gather else None
-        return Heard(totals, rows, len(messages), refused, rejected)
+    def _send(self, asks: Mapping[str, Ask]) -> Iterator[tuple[str, Arrived]]:
+        return self.transport.ask({name: self._for(ask, name) for name, ask in asks.items()}, self.deadline)
 
-    def _hear_sum(self, cohort: np.ndarray, turn: int) -> Heard:
-        """The same through secure aggregation: the sum of the survivors, and no message of anybody."""
-        from tacit.engine.flower import masked
-
-        places = {self.terms.names[k]: int(k) for k in cohort}
-
-        def send(asks: Mapping[int, Ask]) -> Iterator[tuple[int, bytes]]:
-            wire = {self.terms.names[k]: self._for(each, self.terms.names[k]) for k, each in asks.items()}
-            answers = self.transport.ask(wire, self.deadline)
-            return ((places[name], blob) for name, blob in answers if name in wire)
-
-        ask, release = self._ask("mask", self.progress.round, turn), self.plan.release
-        assert isinstance(release, Distributed)
-        found = masked.collect(self.terms, ask, cohort, release, send)
-        totals = masked.totals(self.made.engine.nothing(self.made.shapes.upload), found)
-        return Heard(totals, None, len(found.survivors), found.refused, found.rejected)
-
-    def _collect(self, cohort: np.ndarray, turn: int) -> tuple[dict[int, Message], Counter, Counter]:
-        """What was admitted by clients' places, and why the rest was not. One answer a client counts, the first."""
-        ask = self._ask("train", self.progress.round, turn)
-        places = {self.terms.names[k]: int(k) for k in cohort}
-        like, public = blank(self.plan, self.made.shapes.upload), self.progress.public
-        found: dict[int, Message] = {}
-        refused, rejected = Counter(), Counter()
-        for name, blob in self.transport.ask({name: self._for(ask, name) for name in places}, self.deadline):
-            try:
-                if name not in places:
-                    raise Rejected("sender", f"{name!r} was not asked")
-                answer = schema.checked(schema.unpack(schema.Answer, blob, schema.room(like)), ask, name)
-                if answer.refused:
-                    refused[answer.refused[:40]] += 1
-                elif places[name] in found:
-                    raise Rejected("duplicate", f"{name!r} answered twice")
-                else:
-                    found[places[name]] = admitted(self.plan, public, answer.tensors, like)
-            except Rejected as error:
-                rejected[error.reason] += 1
-        return found, refused, rejected
+    def _heard(self, engine: Vectorised, upload: Tree, cohort: np.ndarray, turn: int, public: Tree) -> Heard:
+        """Of uploads, or of figures; `public`: what a message's bound is taken from."""
+        masked = self.hidden and bool(upload)
+        hearing = Hearing(engine, upload, self.terms, self._send)
+        ask = self._ask("mask" if masked else "train", self.progress.round, turn)
+        heard = hearing.sum(ask, cohort) if masked else hearing.messages(ask, cohort, public)
+        self.totals += heard.rejected
+        return heard
 
     def _release(self, heard: Heard, turn: int) -> Progress:
         method, seed = self.made.engine.method, self.made.engine.seed

@@ -1,0 +1,202 @@
+"""Evaluation in a deployment: how good the models are on the clients' own test rows, as a release like any other.
+
+Every client that is asked has two figures, the accuracy of the shared model and that of its own, on its own test rows.
+Each lies in [0, 1] whatever the data is; less 1/2, the two are a vector of norm at most C = sqrt(2) / 2. It leaves the
+client as an upload does under the plan in force, and the sum is divided by the number of clients that are on the list:
+
+- `Central`, `Grouped`: the server adds noise to each level's sum. Without a client a sum moves by at most C.
+- `Local`, `Stepwise`, `Open`: the client adds it. Any two vectors are at most 2 C apart.
+- `Record`: the same. A record more or less may change both models, and so the figures, in any way: at most by 2 C.
+- `Distributed`: integers with a share of noise each, in a masked sum.
+
+*Claim:* an evaluation is one Gaussian (Skellam) mechanism of the stated multiplier, whoever reads the models and all
+earlier figures. *Proof:* the bound holds for every data set, every broadcast and every personal state; no sampling is
+credited, because everybody is asked; evaluations and rounds compose adaptively. It is charged to the account that pays
+for training, and a level's epsilon limits both: evaluations take `share` of it if they are taken alone, and the noise
+of training is calibrated to what all of them cost together.
+
+Clients of an opted-out level send their figures plainly. Who drops out, or has no test rows, counts as 1/2.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from tacit import tree
+from tacit.core import Shared, Tree
+from tacit.errors import TacitError
+from tacit.privacy import release as releases
+from tacit.privacy.account import Relation
+from tacit.privacy.clip import Fixed
+from tacit.privacy.distributed import Distributed as InShares
+from tacit.privacy.levels import Choices, Level, Menu
+from tacit.privacy.merge import Weighted
+from tacit.privacy.plan import Account, Plan, Request, Setting
+from tacit.privacy.requests import Central, Distributed, Grouped, Local, Record
+from tacit.privacy.stepwise import Stepwise
+
+FIGURES: Final = ("shared", "personal")
+CENTRE: Final = 0.5
+BOUND: Final = math.sqrt(len(FIGURES)) / 2
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """Asks all clients. Neighbours are those of the sampler that trains: one account is charged for both."""
+
+    relation: Relation
+    sensitivity: float
+
+    def rate(self, population: int) -> float:
+        return 1.0
+
+    def most(self, population: int, rounds: int) -> int | None:
+        return None
+
+    def draw(self, seed: int, round: int, eligible: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(eligible)
+
+    def event(self, inner: Any, population: int) -> Any:
+        return inner
+
+
+class Evaluated(NamedTuple):
+    """An evaluation's own plan, and after how many rounds there is one."""
+
+    plan: Plan
+    every: int
+
+    def due(self, round: int, rounds: int) -> bool:
+        return round % self.every == 0 or round == rounds
+
+    @property
+    def std(self) -> float:
+        """Of the noise in each figure's mean."""
+        return _std(self.plan.release, self.plan)
+
+    @property
+    def beside(self) -> Mapping[str, Mapping[Any, int]]:
+        """What all evaluations together will charge to the account that each level's epsilon limits."""
+        plan, found = self.plan, {}
+        for place, j in enumerate(plan.setting.choices.level):
+            level = plan.setting.choices.menu.levels[j]
+            account = plan.of(place)
+            if level.name not in found and account is not None and account.event is not None:
+                found[level.name] = {account.event: account.count * plan.setting.rounds}
+        return found
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """After every `every` rounds and after the last one; `share`: the part of each level's epsilon that it may take."""
+
+    every: int = 10
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise TacitError(f"evaluate.every must be at least 1, not {self.every}")
+        if not 0 < self.share < 1:
+            raise TacitError(f"evaluate.share must lie between 0 and 1, not {self.share}: 0.1 leaves most to training")
+
+    def plan(self, request: Request, setting: Setting) -> Evaluated:
+        self._refuse(request, setting)
+        times, sampler = math.ceil(setting.rounds / self.every), setting.sampler
+        menu = Menu(tuple(self._part(level) for level in setting.choices.menu.levels))
+        asked = setting._replace(
+            choices=Choices(menu, setting.choices.level),
+            sampler=Everybody(sampler.relation, sampler.sensitivity),
+            rounds=times,
+            upload=tree.each(lambda leaf: leaf.to("meta"), blank()),
+            # there the unit is a record, and training's plan compares delta with the numbers of rows
+            allow_large_delta=setting.allow_large_delta or isinstance(request, Record),
+        )
+        plan = _own(request, times).plan(asked)
+        return Evaluated(_charged(plan, setting.choices, isinstance(request, Record)), self.every)
+
+    def _part(self, level: Level) -> Level:
+        return replace(level, epsilon=level.epsilon * self.share) if level.epsilon is not None else level
+
+    def _refuse(self, request: Request, setting: Setting) -> None:
+        if setting.most is not None:
+            raise TacitError(
+                f"a client is asked at most {setting.most} times, and an evaluation asks everybody: set "
+                "evaluate.deployment to 'off', or leave out times"
+            )
+        if isinstance(request, Stepwise) and request.seen == "sum":
+            raise TacitError(
+                "with seen = 'sum' noise is in shares of floats, which no masked sum of a federation carries, so that "
+                "figures cannot be protected alike: set evaluate.deployment to 'off', or use plan 'distributed'"
+            )
+        for level, members in zip(setting.choices.menu.levels, setting.choices.counts, strict=True):
+            if members and level.private and level.epsilon is None:
+                raise TacitError(
+                    f"level '{level.name}' has a noise and no epsilon, of which an evaluation could take a share: give "
+                    "it an epsilon, or set evaluate.deployment to 'off'"
+                )
+
+
+def figures(values: Sequence[float]) -> Tree:
+    """The figures of one client as an upload's leaves."""
+    moved = torch.tensor(values, dtype=torch.float64).clamp(0, 1) - CENTRE
+    return dict(zip(FIGURES, moved.unbind(), strict=True))
+
+
+def means(released: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """What a released mean says of each figure. It is cut to [0, 1], which costs nothing."""
+    return {name: min(max(float(released[name]) + CENTRE, 0.0), 1.0) for name in FIGURES}
+
+
+def blank() -> Tree:
+    """The leaves of figures, all zero."""
+    return tree.join(Shared(figures([CENTRE] * len(FIGURES))))
+
+
+def _own(request: Request, times: int) -> Request:
+    """The request that protects figures as `request` protects uploads."""
+    clip = Fixed(BOUND)
+    if isinstance(request, Central):
+        return Central(clip)
+    if isinstance(request, Grouped):
+        return Grouped(clip, ratio=0.0 if request.ratio == 0 else 1.0)
+    if isinstance(request, Distributed):
+        return replace(request, clip=clip, participations=times, project=False)
+    return Local(clip, participations=times)
+
+
+def _charged(plan: Plan, choices: Choices, by_record: bool) -> Plan:
+    """With the accounts that pay for training: their scopes, their whole epsilon, their unit."""
+
+    def account(given: Account | None, level: Level) -> Account | None:
+        if given is None:
+            return None
+        whole = replace(given, epsilon=level.epsilon)
+        return replace(whole, unit="record", relation="add/remove") if by_record else whole
+
+    own = {level.name: level for level in choices.menu.levels}
+    levels = (account(each, own[each.scope.removeprefix("level:")]) for each in plan.levels)
+    return replace(
+        plan,
+        levels=tuple(each for each in levels if each is not None),
+        client=lambda k: account(plan.client(k), choices.of(k)),
+    )
+
+
+def _std(release: releases.Release, plan: Plan) -> float:
+    if isinstance(release, InShares):
+        return release.coding.std / release.expected
+    if isinstance(release, releases.Grouped):
+        weights = release.merge.weights if isinstance(release.merge, Weighted) else ()
+        noise = (
+            w * z * release.sensitivity * BOUND / expected
+            for w, z, expected in zip(weights, release.multipliers, release.expected, strict=True)
+            if expected
+        )
+        return math.hypot(*noise)
+    assert isinstance(release, releases.Local)
+    each = 2 * BOUND * np.array(release.multipliers)[plan.setting.choices.level]
+    return float(np.sqrt(np.square(each).sum())) / release.expected
