@@ -11,7 +11,7 @@ import torch
 from tacit.core import Shared
 from tacit.engine.assemble import Privacy
 from tacit.errors import TacitError
-from tacit.federation.cohort import FixedSize, Poisson, PoissonBatches, Shuffled
+from tacit.federation.cohort import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
 from tacit.federation.rota import Rota
 from tacit.methods import FedAvg
 from tacit.privacy import requests as plans
@@ -32,6 +32,7 @@ REQUESTS = {
     "grouped": plans.Grouped(Fixed(0.5)),
     "local": plans.Local(Fixed(0.5), participations=5),
     "record": plans.Record(0.5, participations=5),
+    "stepwise": Stepwise(0.5, participations=5),
     "distributed": plans.Distributed(Fixed(0.5), participations=5),
     "distributed-released": plans.Distributed(Fixed(0.5), budget="released"),
 }
@@ -49,6 +50,8 @@ def setting(
 def both(request: Any, evaluation: Evaluation, given: Setting) -> tuple[Plan, Evaluated]:
     if isinstance(request, plans.Record):
         given = given._replace(batches=PoissonBatches(20, 1))
+    if isinstance(request, Stepwise):
+        given = given._replace(batches=FixedSteps(20, 3))
     found = evaluation.plan(request, given)
     return request.plan(given._replace(beside=found.beside)), found
 
