@@ -87,6 +87,7 @@ def test_a_second_run_gets_a_second_folder_and_resume_wants_the_same_configurati
         (["run", "FILE", "--resume"], "to resume: start it without --resume"),
         (["show", "nowhere"], "there is no run at nowhere"),
         (["ledger", "nowhere"], "there is no run at nowhere"),
+        (["ledger", "."], "holds no ledger.sqlite"),
         (["budget", "--epsilon", "-1"], "epsilon -1"),
     ],
 )

@@ -5,6 +5,7 @@ and is neither below what was released?
 """
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -157,9 +158,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.federation.faults", description=__doc__)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin none later; the next call goes on")
     parser.add_argument("--results", type=Path, default=Path("runs/federation/faults.json"))
     options = parser.parse_args()
-    known = noted(options.results)
+    known, began = noted(options.results), time.monotonic()
     wanted = [(n, t) for t in range(options.trials) for n in FAULTS if options.only in n and f"{n}/{t}" not in known]
     if not wanted:
         return
@@ -170,6 +172,8 @@ def main() -> None:
             with federation(folder, World(config_of("ditto", "local", rate=1.0), fresh=True)) as fed:
                 before: dict[str, Counter] = {}
                 for fault, trial in wanted:
+                    if time.monotonic() > began + options.seconds:
+                        return
                     if "disk" in fault and not mounted:
                         note(options.results, f"{fault}/{trial}", {"skipped": "no right to mount a small disk"})
                         continue

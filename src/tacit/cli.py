@@ -210,16 +210,18 @@ def budget(
 
 @app.command(epilog="Example: `tacit ledger runs/digits-0`")
 def ledger(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, a federation's server or member.")
+    ],
     all_: Annotated[bool, typer.Option("--all", help="List every account, however many there are.")] = False,
     client: Annotated[str | None, typer.Option(metavar="ID", help="Only the account of this client.")] = None,
 ) -> None:
     """Print what every account of the run in a folder has spent, replayed from the charges on disk."""
     from tacit.experiments.budget import ledger_table
     from tacit.experiments.changes import changes_table
-    from tacit.experiments.runs import existing
+    from tacit.experiments.runs import ledger_in
 
-    path = existing(folder).ledger
+    path = ledger_in(folder)
     parts = [changes_table(path, all_, client)]
     if client is None or parts == [None]:
         parts = [ledger_table(path, all_, client), *parts]

@@ -183,6 +183,21 @@ def test_a_client_answers_no_turn_twice_with_fresh_noise(tmp_path: Path) -> None
     assert unpack(Answer, wire.clients[name].answer(blob)).refused == "duplicate"
 
 
+def test_of_two_processes_that_are_asked_the_same_at_once_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that sends a turn twice meets two processes, and neither sees that the other has begun."""
+    world = World(FedAvg(), PLANS["local"], ragged(3), rounds=3, rate=1.0, fresh=True)
+    wire = Wire(world.clients(tmp_path))
+    world.conductor(tmp_path, wire).step()
+    name, blob = wire.asked[0]
+    custody = wire.clients[name].custody
+    monkeypatch.setattr(custody, "last_answered", lambda _: -1)
+    monkeypatch.setattr(custody, "newest", lambda _: 0)
+    answer = unpack(Answer, wire.clients[name].answer(blob))
+    assert (answer.refused, answer.tensors) == ("duplicate", {})
+
+
 def test_a_run_has_one_set_of_terms(tmp_path: Path) -> None:
     world = World(FedAvg(), PLANS["local"], ragged(3), rate=1.0)
     wire = Wire(world.clients(tmp_path))

@@ -31,6 +31,7 @@ from tacit.methods import (
     ServerAdam,
 )
 from tacit.privacy.clip import Fixed, Quantile
+from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.requests import Grouped, Local, Open, Record
 from tacit.privacy.stepwise import Stepwise
 from tests.experiments.tiny import CONTENT, TEXT, tiny
@@ -119,6 +120,9 @@ def test_a_word_like_no_other_is_met_with_all_of_them() -> None:
         ("[data]\ntest_fraction = 1", "data.test_fraction is 1: give a number below 1"),
         ("[run]\ndtype = 'float16'", "run.dtype is 'float16'"),
         ("[evaluate]\nevery = 0", "evaluate.every is 0: give at least 1"),
+        ("[evaluate]\ndeployment = 'plain'", "evaluate.deployment is 'plain'"),
+        ("[evaluate]\ndeployment = 'noisy'\nshare = 1.0", "evaluate.share is 1"),
+        ("[evaluate]\nshare = 0.2", "evaluate.share is 0.2, which needs evaluate.deployment = 'noisy'"),
     ],
 )
 def test_a_bad_value_is_named_with_its_key_and_a_remedy(text: str, said: str) -> None:
@@ -286,3 +290,11 @@ def test_the_stepwise_plan_is_built_from_its_table() -> None:
     config = parse({"steps": 5, "privacy": table, "levels": {"private": {"epsilon": 8.0, "delta": 1e-3}}})
     assert build_privacy(config).plan == Stepwise(0.1, 0.01, "sum")
     assert build_training(config).steps == 5
+
+
+def test_an_evaluation_of_members_is_built_from_its_table_and_off_by_default() -> None:
+    levels = {"private": {"epsilon": 8.0, "delta": 1e-3}}
+    table = {"every": 5, "deployment": "noisy", "share": 0.2}
+    assert build_privacy(parse({"levels": levels, "evaluate": table})).evaluation == Evaluation(5, 0.2)
+    for table in ({}, {"deployment": "off"}):
+        assert build_privacy(parse({"levels": levels, "evaluate": table})).evaluation is None

@@ -11,7 +11,7 @@ import torch
 from tacit.core import Shared
 from tacit.engine.assemble import Privacy
 from tacit.errors import TacitError
-from tacit.federation.cohort import FixedSize, Poisson, PoissonBatches, Shuffled
+from tacit.federation.cohort import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
 from tacit.federation.rota import Rota
 from tacit.methods import FedAvg
 from tacit.privacy import requests as plans
@@ -32,6 +32,7 @@ REQUESTS = {
     "grouped": plans.Grouped(Fixed(0.5)),
     "local": plans.Local(Fixed(0.5), participations=5),
     "record": plans.Record(0.5, participations=5),
+    "stepwise": Stepwise(0.5, participations=5),
     "distributed": plans.Distributed(Fixed(0.5), participations=5),
     "distributed-released": plans.Distributed(Fixed(0.5), budget="released"),
 }
@@ -40,8 +41,8 @@ REQUESTS = {
 def setting(
     levels: tuple[Level, ...] = (LEVEL,), chosen: list[int] | None = None, sampler: Any = Poisson(0.3)
 ) -> Setting:
-    choices = Choices(Menu(levels), np.array(chosen or [0] * CLIENTS, dtype=np.int64))
-    ids, sizes = [f"c{k}" for k in range(CLIENTS)], np.full(CLIENTS, 200)
+    level = np.array(chosen or [0] * CLIENTS, dtype=np.int64)
+    choices, ids, sizes = Choices(Menu(levels), level), [f"c{k}" for k in range(len(level))], np.full(len(level), 200)
     upload = {"model/w": torch.zeros(50, device="meta")}
     return Setting(ids, sizes, choices, sampler, Shuffled(20, 1), ROUNDS, upload=upload)
 
@@ -49,6 +50,8 @@ def setting(
 def both(request: Any, evaluation: Evaluation, given: Setting) -> tuple[Plan, Evaluated]:
     if isinstance(request, plans.Record):
         given = given._replace(batches=PoissonBatches(20, 1))
+    if isinstance(request, Stepwise):
+        given = given._replace(batches=FixedSteps(20, 3))
     found = evaluation.plan(request, given)
     return request.plan(given._replace(beside=found.beside)), found
 
@@ -180,3 +183,11 @@ def test_a_simulation_is_calibrated_as_its_deployment() -> None:
     plan = assembled(FedAvg(), evaluated).engine.plan
     assert plan.evaluation is not None
     assert plain.multipliers[0] < plan.multipliers[0] < 1.1 * plain.multipliers[0]
+
+
+@pytest.mark.parametrize(("members", "central", "local"), [(5, 0.88, 3.9), (100, 0.044, 0.88), (1000, 0.0044, 0.28)])
+def test_the_page_states_the_noise_that_members_get(members: int, central: float, local: float) -> None:
+    """docs/how-to/from-notebook-to-federation.md"""
+    given = setting((Level("private", epsilon=8.0, delta=1e-3),), [0] * members)._replace(allow_large_delta=True)
+    found = [Evaluation(every=3).plan(REQUESTS[name], given).std for name in ("central", "local")]
+    assert found == pytest.approx([central, local], rel=0.02)

@@ -88,6 +88,18 @@ def existing(path: Path | str) -> Folder:
     return folder
 
 
+def ledger_in(path: Path) -> Path:
+    """The ledger in a folder, which is that of a run, of a federation's server or of a member."""
+    if not path.is_dir():
+        raise TacitError(f"there is no run at {path}: give the folder that `tacit run` printed")
+    found = Folder(path).ledger
+    if not found.is_file():
+        raise TacitError(
+            f"{path} holds no ledger.sqlite: give the folder of a run, or of a federation's server or member"
+        )
+    return found
+
+
 def create(path: Path, content: Mapping[str, Any]) -> Folder:
     """A new folder with its configuration in it. What is there already is never touched."""
     folder = Folder(path)

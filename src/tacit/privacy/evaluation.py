@@ -82,11 +82,10 @@ class Evaluated(NamedTuple):
     def beside(self) -> Mapping[str, Mapping[Any, int]]:
         """What all evaluations together will charge to the account that each level's epsilon limits."""
         plan, found = self.plan, {}
-        for place, j in enumerate(plan.setting.choices.level):
-            level = plan.setting.choices.menu.levels[j]
-            account = plan.of(place)
-            if level.name not in found and account is not None and account.event is not None:
-                found[level.name] = {account.event: account.count * plan.setting.rounds}
+        for place in np.unique(plan.setting.choices.level, return_index=True)[1]:
+            account = plan.of(int(place))
+            if account is not None and account.event is not None:
+                found[plan.setting.choices.of(int(place)).name] = {account.event: account.count * plan.setting.rounds}
         return found
 
 

@@ -124,9 +124,13 @@ class Client:
         """`done`: the turn itself may have been answered, since later stages of it follow."""
         if ask.round + 1 < self.custody.newest(ask.run):
             raise Rejected("round", f"round {ask.round} lies in the past")
-        last, once = self.custody.last_answered(ask.run), not trusts_server(asked_for(ask, plan))
-        if ask.turn < last or (ask.turn == last and self.fresh and not done and once):
+        last = self.custody.last_answered(ask.run)
+        if ask.turn < last or (ask.turn == last and not done and self._once(ask, plan)):
             raise Rejected("duplicate", f"turn {ask.turn} was answered")
+
+    def _once(self, ask: Ask, plan: Plan) -> bool:
+        """Whether a second answer to the same turn would be another release."""
+        return self.fresh and not trusts_server(asked_for(ask, plan))
 
     def _pay(self, ask: Ask, plan: Plan, place: int, now: bool) -> None:
         """What the past cost, and, if there is to be a `now`, this turn: durable before anything is computed."""
@@ -134,8 +138,8 @@ class Client:
             due = owed(plan, place, ask, self.custody, now)
             if not pay(ledger, self.custody, plan.setting.accountant, due):
                 raise Refusal("budget")
-        if now:
-            self.custody.answering(ask.run, ask.turn)
+        if now and not self.custody.answering(ask.run, ask.turn) and self._once(ask, plan):
+            raise Rejected("duplicate", f"turn {ask.turn} is being answered")
 
     def _program(self, made: Assembled) -> Clients:
         if not self.fresh:

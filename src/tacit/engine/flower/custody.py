@@ -70,9 +70,9 @@ class Custody:
     def answered(self, run: str, turn: int) -> bool:
         return bool(self._query("SELECT 1 FROM answered WHERE run = ? AND turn = ?", run, turn))
 
-    def answering(self, run: str, turn: int) -> None:
-        """Durable before anything is computed."""
-        self._write("INSERT OR IGNORE INTO answered VALUES (?, ?)", [(run, turn)])
+    def answering(self, run: str, turn: int) -> bool:
+        """Durable before anything is computed. Whether the turn is new: of two processes at once, one is told so."""
+        return self._write("INSERT OR IGNORE INTO answered VALUES (?, ?)", [(run, turn)]) == 1
 
     def last_answered(self, run: str) -> int:
         return self._query("SELECT COALESCE(MAX(turn), -1) FROM answered WHERE run = ?", run)[0][0]
@@ -147,9 +147,10 @@ class Custody:
         with closing(self._connect()) as db:
             return db.execute(sql, values).fetchall()
 
-    def _write(self, sql: str, rows: list[tuple]) -> None:
+    def _write(self, sql: str, rows: list[tuple]) -> int:
+        """How many rows were added."""
         try:
             with closing(self._connect()) as db, db:
-                db.executemany(sql, rows)
+                return db.executemany(sql, rows).rowcount
         except sqlite3.Error as error:
             raise StorageError(f"cannot write {self._file}: {error}") from error
