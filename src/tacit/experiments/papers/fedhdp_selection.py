@@ -12,6 +12,7 @@ from tacit.experiments.papers.fedhdp_recipe import (
     DP_FEDAVG,
     MNIST,
     NON_PRIVATE,
+    OPTIMAL,
     SKEWED,
     WRITERS_AT_PAPERS_NOISE,
     WRITERS_CNN,
@@ -40,6 +41,7 @@ class Search:
     ratio: float
     ratios: tuple[float, ...]
     personal_lrs: tuple[float, ...] = ()
+    widths: tuple[int, ...] = ()  # of the hidden layer, chosen by FedHDP's arm
 
     def arm(self, kind: str) -> str:
         """The arm by which a kind is judged."""
@@ -51,20 +53,24 @@ SEARCHES: Final = (
         "One-digit clients of MNIST",
         MNIST,
         {
-            NON_PRIVATE: [{"lr": 0.3}, {"server_lr": 0.5}],
-            DP_FEDAVG: [{"server_lr": 0.1}, {"server_lr": 0.4}, {"decay": 1.0}, {"target": 0.2}, {"target": 0.7}],
-            "fedhdp": [{"server_lr": 0.4}, {"server_lr": 1.5}, {"decay": 1.0}, {"target": 0.2}],
+            NON_PRIVATE: [{"lr": 0.1}, {"lr": 0.1, "server_lr": 0.5}],
+            DP_FEDAVG: [{"server_lr": 0.1}, {"server_lr": 0.4}],
+            "fedhdp": [{"server_lr": 0.4}, {"server_lr": 1.2}],
         },
         ratio=0.025,
         ratios=(0.01, 0.025, 0.1),
         personal_lrs=(0.3, 1.0, 3.0),
+        widths=(32, 64),
     ),
     Search(
         "All who opted out hold the digit 7",
         SKEWED,
-        {"fedhdp": [{"server_lr": 0.7}, {"server_lr": 0.15}]},
+        {
+            "fedhdp": [{"server_lr": 0.15}],
+            OPTIMAL: [{"server_lr": 0.15}, {"server_lr": 0.6}],
+        },
         ratio=0.1,
-        ratios=(0.1, 0.5, 1.0),
+        ratios=(0.1, 0.5),
     ),
     Search(
         "Writers",
@@ -97,7 +103,8 @@ def make(bench: Bench) -> list[Part]:
 
 def tables(bench: Bench, search: Search) -> list[Part]:
     parts: list[Part] = [_settings(bench, search, kind) for kind in search.tried]
-    parts.append(_ratios(bench, search))
+    parts += [_widths(bench, search)] if search.widths else []
+    parts += [_ratios(bench, search)] if search.ratios else []
     return [*parts, _personal(bench, search)] if search.personal_lrs else parts
 
 
@@ -117,6 +124,17 @@ def _settings(bench: Bench, search: Search, kind: str) -> Results:
 def accuracy(bench: Bench, search: Search, kind: str, setting: Tuned) -> float:
     changed = replace(search.recipe, tuned={**search.recipe.tuned, kind: setting})
     return validate(bench, changed, search.arm(kind), SEED)["accuracy"]
+
+
+def _widths(bench: Bench, search: Search) -> Results:
+    """Widths of the hidden layer, at the settings that were chosen; FedHDP's arm decides."""
+    lines = []
+    for width in search.widths:
+        changed = replace(search.recipe, hidden=(width,))
+        found = validate(bench, changed, at(search.ratio), SEED)["accuracy"]
+        lines.append([str(width), f"{found:.2f}", "chosen" if changed.hidden == search.recipe.hidden else ""])
+    heads = ["width", "validation, %", ""]
+    return Results(f"{search.title}: width of the hidden layer, judged by {at(search.ratio)}", heads, lines)
 
 
 def _ratios(bench: Bench, search: Search) -> Results:
