@@ -183,13 +183,14 @@ def test_what_opting_out_gains_is_compared_client_by_client(pool: Pool, bench: B
 
 
 def test_the_record_of_the_selection_names_what_was_chosen(pool: Pool, tmp_path: Path) -> None:
-    tried = {NON_PRIVATE: [{"lr": 0.2}], DP_FEDAVG: [{"server_lr": 0.1}, {"target": 0.3}]}
+    tried = {NON_PRIVATE: [{"lr": 0.2}], "fedhdp": [{"server_lr": 0.1}, {"ratio": 0.3, "width": 4}]}
     bench = Bench(Console(quiet=True), False, 1, tmp_path / "cells")
-    search = fedhdp_selection.Search("tiny", TINY, tried, 0.1, (0.1,), personal_lrs=(0.5, 1.0), widths=(4, 8))
+    search = fedhdp_selection.Search("tiny", TINY, tried, 0.1, personal_lrs=(0.5, 1.0))
     parts = fedhdp_selection.tables(bench, search)
     text = write(Page("t", "p", parts), tmp_path, "tiny", "-").read_text()
-    assert text.count("chosen |") == 4
-    assert "judged by dp-fedavg" in text
+    assert text.count("chosen |") == 3
+    assert "| r=0.3 | 4 |" in text
+    assert "| r=0.1 | 8 |" in text
 
 
 def test_optimal_weights_may_have_a_setting_of_their_own() -> None:

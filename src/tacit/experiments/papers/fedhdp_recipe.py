@@ -129,7 +129,7 @@ SKEWED: Final = replace(
 _WRITERS_TUNED: Final = {
     NON_PRIVATE: Tuned(lr=0.1, server_lr=1.0),
     DP_FEDAVG: Tuned(lr=0.1, server_lr=0.1, decay=0.997),
-    "fedhdp": Tuned(lr=0.1, server_lr=0.7, decay=0.998),
+    "fedhdp": Tuned(lr=0.1, server_lr=0.3, decay=0.998),
 }
 WRITERS: Final = replace(
     MNIST,
@@ -139,7 +139,9 @@ WRITERS: Final = replace(
     rate=0.03,
     epsilon=0.6,
     partition="writer",
-    batch=128,
+    hidden=(32,),
+    batch=32,
+    steps=1,
     tuned=_WRITERS_TUNED,
     strength=0.05,
 )

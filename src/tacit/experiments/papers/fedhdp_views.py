@@ -108,30 +108,27 @@ def order(rows: Mapping[str, Row]) -> Results:
 
 
 def gap(rows: Mapping[str, Row]) -> Results:
-    """How far each step goes from DP-FedAvg to non-private, here and in the paper, and against the paper's DP-FedAvg."""
+    """How far each step goes from DP-FedAvg to non-private: here, in the paper, and here from the paper's DP-FedAvg."""
     top = best(rows)
-    shown = {"DP-FedAvg": rows[DP_FEDAVG], "opted-out alone": rows["r=0"], f"best ratio, {top.arm}": top}
-    low, high = rows[DP_FEDAVG].accuracy, rows[NON_PRIVATE].accuracy
-    printed = {name: row.paper.get("global") for name, row in (shown | {"non-private": rows[NON_PRIVATE]}).items()}
-    weak, strong = printed["DP-FedAvg"], printed["non-private"]
-    assert weak is not None
-    assert strong is not None
+    shown = {"DP-FedAvg": DP_FEDAVG, "opted-out alone": "r=0", f"best ratio, {top.arm}": top.arm}
+    shown["non-private"] = NON_PRIVATE
+    here = {name: rows[arm].accuracy for name, arm in shown.items()}
+    there = {name: rows[arm].paper["global"] for name, arm in shown.items() if rows[arm].paper}
+    low, high, weak, strong = here["DP-FedAvg"], here["non-private"], there["DP-FedAvg"], there["non-private"]
     lines = []
-    for name, row in (shown | {"non-private": rows[NON_PRIVATE]}).items():
-        here = [row.accuracy, *(_share(row.accuracy, bottom, high) for bottom in (low, weak))]
-        theirs = printed[name]
-        there = ["-", "-"] if theirs is None else [f"{theirs:.2f}", f"{_share(theirs, weak, strong):.0f}%"]
-        lines.append([name, f"{here[0]:.2f}", f"{here[1]:.0f}%", f"{here[2]:.0f}%", *there])
+    for name, value in here.items():
+        paper = [f"{there[name]:.2f}", _share(there[name], weak, strong)] if name in there else ["-", "-"]
+        lines.append([name, f"{value:.2f}", _share(value, low, high), _share(value, weak, high), *paper])
     heads = ["", "Acc_g", "of the gap", f"of the gap above {weak:.2f}", "paper, Acc_g", "paper, of its gap"]
     note = (
-        f"The gap is the one between DP-FedAvg and non-private; the one above {weak:.2f} begins at the paper's DP-FedAvg, "
-        "which had the same noise per mean."
+        f"The gap is the one between DP-FedAvg and non-private; the one above {weak:.2f} begins at the paper's "
+        "DP-FedAvg, which had the same noise per mean."
     )
     return Results("How much of the gap is closed", heads, lines, note)
 
 
-def _share(value: float, low: float, high: float) -> float:
-    return 100 * (value - low) / (high - low) if high != low else float("nan")
+def _share(value: float, low: float, high: float) -> str:
+    return f"{100 * (value - low) / (high - low):.0f}%" if high != low else "-"
 
 
 def against_ratio(recipe: Recipe, rows: Mapping[str, Row]) -> Picture:
