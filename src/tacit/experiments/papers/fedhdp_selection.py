@@ -55,7 +55,7 @@ SEARCHES: Final = (
         {
             NON_PRIVATE: [{"lr": 0.1}, {"lr": 0.1, "server_lr": 0.5}],
             DP_FEDAVG: [{"server_lr": 0.1}, {"server_lr": 0.4}],
-            "fedhdp": [{"server_lr": 0.4}, {"server_lr": 1.2}, {"width": 32}],
+            "fedhdp": [{"server_lr": 0.4}, {"server_lr": 0.7}, {"server_lr": 2.0}, {"width": 32, "server_lr": 0.7}],
         },
         ratio=0.025,
         personal_lrs=(0.3, 1.0),
@@ -74,8 +74,14 @@ SEARCHES: Final = (
         WRITERS_AT_PAPERS_NOISE,
         {
             NON_PRIVATE: [],
-            DP_FEDAVG: [{"width": 16}],
-            "fedhdp": [{"width": 16}, {"server_lr": 0.1}, {"ratio": 0.05, "server_lr": 0.15}, {"ratio": 0.0}],
+            DP_FEDAVG: [{"width": 16}, {"server_lr": 0.2, "decay": 0.994}],
+            "fedhdp": [
+                {"width": 16},
+                {"server_lr": 0.1},
+                {"ratio": 0.05, "server_lr": 0.15},
+                {"ratio": 0.05, "decay": 0.994},
+                {"ratio": 0.0},
+            ],
         },
         ratio=0.02,
     ),
