@@ -94,7 +94,7 @@ def test_ratio_one_has_the_noise_of_dp_fedavg(pool: Pool) -> None:
 
 
 def test_a_cell_has_every_figure_of_the_papers_tables(pool: Pool, bench: Bench) -> None:
-    cell = fedhdp_cell.measure(bench, TINY, at(0.1), seed=0)
+    cell = fedhdp_cell.measure(bench, TINY, OPTIMAL, seed=0)
     assert {"global", "global_private", "global_open", "global_gain"} <= cell.keys()
     assert {"personal_private_variance", "personal_open_variance", "personal_gain"} <= cell.keys()
     assert cell["global_gain"] == pytest.approx(cell["global_open"] - cell["global_private"])
@@ -183,13 +183,31 @@ def test_what_opting_out_gains_is_compared_client_by_client(pool: Pool, bench: B
 
 
 def test_the_record_of_the_selection_names_what_was_chosen(pool: Pool, tmp_path: Path) -> None:
-    tried = {NON_PRIVATE: [{"lr": 0.2}], DP_FEDAVG: [{"server_lr": 0.1}, {"target": 0.3}]}
+    tried = {NON_PRIVATE: [{"lr": 0.2}], "fedhdp": [{"server_lr": 0.1}, {"ratio": 0.3, "width": 4}]}
     bench = Bench(Console(quiet=True), False, 1, tmp_path / "cells")
-    search = fedhdp_selection.Search("tiny", TINY, tried, 0.1, (0.1,), personal_lrs=(0.5, 1.0))
+    search = fedhdp_selection.Search("tiny", TINY, tried, 0.1, personal_lrs=(0.5, 1.0))
     parts = fedhdp_selection.tables(bench, search)
     text = write(Page("t", "p", parts), tmp_path, "tiny", "-").read_text()
     assert text.count("chosen |") == 3
-    assert "judged by dp-fedavg" in text
+    assert "| r=0.3 | 4 |" in text
+    assert "| r=0.1 | 8 |" in text
+
+
+def test_optimal_weights_may_have_a_setting_of_their_own() -> None:
+    own = replace(MNIST, tuned={**MNIST.tuned, OPTIMAL: replace(MNIST.tuned["fedhdp"], server_lr=0.123)})
+    for arm in (OPTIMAL, MENU, SEVERE):
+        assert MNIST.kind(arm) == "fedhdp"
+        assert own.experiment(arm, seed=0).method.server.lr == 0.123
+    assert own.kind(at(0.1)) == "fedhdp"
+
+
+def test_the_gap_is_shared_out_between_dp_fedavg_and_non_private() -> None:
+    found = {DP_FEDAVG: 80.0, at(0): 85.0, at(0.01): 88.0, at(1): 80.0, NON_PRIVATE: 90.0}
+    rows = {arm: views.Row(arm, 0.05, printed("writers", 0.05, arm), [{"global": g}]) for arm, g in found.items()}
+    shares = {line[0]: line[2] for line in views.gap(rows).rows}
+    assert shares == {"DP-FedAvg": "0%", "opted-out alone": "50%", "best ratio, r=0.01": "80%", "non-private": "100%"}
+    paper = {line[0]: line[-1] for line in views.gap(rows).rows}
+    assert paper["best ratio, r=0.01"] == "77%"
 
 
 def overview(bench: Bench) -> list[Results]:

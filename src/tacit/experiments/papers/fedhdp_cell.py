@@ -12,7 +12,7 @@ from tacit import models, rng
 from tacit.engine.loop import Schedule
 from tacit.experiments.build import Parts, build_method, build_privacy, build_training
 from tacit.experiments.config import Config, decisive, full
-from tacit.experiments.papers.fedhdp_recipe import Recipe
+from tacit.experiments.papers.fedhdp_recipe import MENU, OPTIMAL, Recipe
 from tacit.experiments.reproduce import Bench, Cell
 from tacit.experiments.result import Result
 from tacit.experiments.train import conduct
@@ -21,6 +21,7 @@ from tacit.federation.pools import Ids, Pool, divide
 from tacit.federation.sources import npz_pool
 
 OWN_ROWS: Final = 50  # test images of a one-digit client, drawn from those of its digit
+COMPARED: Final = (OPTIMAL, MENU)  # arms of which every client's accuracy is kept, for the view of incentives
 VALIDATION: Final = 1 / 6  # of the training images, for selection
 _OPTIMAL_VERSION: Final = 2  # raised when the rule of `ratio = "optimal"` would choose other weights
 
@@ -98,7 +99,8 @@ def measure(bench: Bench, recipe: Recipe, arm: str, seed: int, strength: float |
         bench.console.print(f"  {config.name}, lambda {config.method.strength:g}, seed {seed}", style="dim")
         result = train(recipe, config, federation(recipe, seed))
         seconds = time.perf_counter() - began
-        return {**figures(result), **ledgers(result), "own": own_accuracies(result), "seconds": seconds}
+        own = {"own": own_accuracies(result)} if arm in COMPARED else {}
+        return {**figures(result), **ledgers(result), **own, "seconds": seconds}
 
     return bench.cell(key(recipe, config, "row"), compute)
 
@@ -148,7 +150,7 @@ def own_accuracies(result: Result) -> Cell:
     """Of every client, in the order of the federation: the shared and its personal model on its own test rows."""
     assert len(result.scores.clients) == result.run.engine.federation.clients
     scores = {"global": result.scores.shared, "personal": result.scores.personal}
-    return {name: np.round(values, 4).tolist() for name, values in scores.items()}
+    return {name: np.round(values, 3).tolist() for name, values in scores.items()}
 
 
 def ledgers(result: Result) -> Cell:

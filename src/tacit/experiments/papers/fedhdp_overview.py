@@ -143,7 +143,7 @@ _ABOUT: Final = (
     "Each row has a page with all its figures beside the paper's."
 )
 _BESIDE: Final = (
-    "Beside these: how the hyper-parameters were chosen (`tacit reproduce fedhdp/selection`), what opting out gains a "
+    "Beside these: how the [hyper-parameters were chosen](fedhdp-selection.md), what opting out gains a "
     "client (`tacit reproduce fedhdp/incentive`), three levels (`tacit reproduce fedhdp/levels`), and "
     "[closed forms](theory-fedhdp.md)."
 )

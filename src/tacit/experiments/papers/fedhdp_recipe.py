@@ -35,7 +35,8 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One table of the papers. `tuned` is by kind of arm: non-private, dp-fedavg, and fedhdp for all the rest."""
+    """One table of the papers. `tuned` is by kind of arm: non-private, dp-fedavg, optimal (where it has a setting of
+    its own), and fedhdp for all the rest."""
 
     name: str
     table: str  # of the paper, by the name that it has in `fedhdp_paper`
@@ -53,7 +54,7 @@ class Recipe:
     head: float = 5.0  # the last layer's weights start at so many times their usual size
     rounds: int = 500
     batch: int = 30
-    epochs: int = 1
+    steps: int | None = None  # local steps of one batch each, instead of one epoch
     personal_lr: float = 1.0
     strength: float = 0.005
 
@@ -61,7 +62,8 @@ class Recipe:
         """Whose setting an arm takes. From r = 1/2 up its noise is nearly DP-FedAvg's, so it takes that one's."""
         if arm.startswith("r=") and float(arm.removeprefix("r=")) >= 0.5:
             return DP_FEDAVG
-        return arm if arm in (NON_PRIVATE, DP_FEDAVG) else "fedhdp"
+        kind = OPTIMAL if arm in (SEVERE, MENU) else arm
+        return kind if kind in self.tuned else "fedhdp"
 
     def experiment(self, arm: str, seed: int, strength: float | None = None, personal: bool = True) -> Config:
         """The experiment of one cell. `personal=False` trains the shared model alone, which comes out the same."""
@@ -79,7 +81,7 @@ class Recipe:
                 "rounds": self.rounds,
                 "rate": self.rate,
                 "batch": self.batch,
-                "epochs": self.epochs,
+                **({"epochs": 1} if self.steps is None else {"steps": self.steps}),
                 "data": {"source": "mnist", "partition": self.partition, "clients": self.clients},
                 "model": {"name": self.model, "hidden": list(self.hidden)},
                 "method": {**method, **(own | {"personal_lr": self.personal_lr} if personal else {"name": "fedavg"})},
@@ -107,9 +109,9 @@ class Recipe:
 _PLAIN = str.maketrans({" ": "-", "=": "-", ",": None})
 
 _MNIST_TUNED: Final = {
-    NON_PRIVATE: Tuned(lr=0.1, server_lr=1.0),
+    NON_PRIVATE: Tuned(lr=0.3, server_lr=1.0),
     DP_FEDAVG: Tuned(lr=0.1, server_lr=0.2, decay=0.997),
-    "fedhdp": Tuned(lr=0.1, server_lr=0.7, decay=0.998),
+    "fedhdp": Tuned(lr=0.1, server_lr=1.2, decay=0.998),
 }
 MNIST: Final = Recipe("mnist", "mnist", clients=2000, rate=0.05, tuned=_MNIST_TUNED, shift=0.13)
 SKEWED: Final = replace(
@@ -117,13 +119,17 @@ SKEWED: Final = replace(
     name="skewed",
     table="mnist-skewed",
     opted_out={"share": 0.05, "holding": 7},
-    tuned={**_MNIST_TUNED, "fedhdp": Tuned(lr=0.1, server_lr=0.3, decay=0.998)},
+    tuned={
+        **_MNIST_TUNED,
+        "fedhdp": Tuned(lr=0.1, server_lr=0.3, decay=0.998),
+        OPTIMAL: Tuned(lr=0.1, server_lr=0.3, decay=0.998),
+    },
 )
 
 _WRITERS_TUNED: Final = {
     NON_PRIVATE: Tuned(lr=0.1, server_lr=1.0),
     DP_FEDAVG: Tuned(lr=0.1, server_lr=0.1, decay=0.997),
-    "fedhdp": Tuned(lr=0.1, server_lr=0.7, decay=0.998),
+    "fedhdp": Tuned(lr=0.1, server_lr=0.3, decay=0.998),
 }
 WRITERS: Final = replace(
     MNIST,
@@ -133,7 +139,9 @@ WRITERS: Final = replace(
     rate=0.03,
     epsilon=0.6,
     partition="writer",
-    batch=128,
+    hidden=(32,),
+    batch=32,
+    steps=1,
     tuned=_WRITERS_TUNED,
     strength=0.05,
 )

@@ -12,9 +12,9 @@ from tacit.experiments.papers.fedhdp_recipe import (
     DP_FEDAVG,
     MNIST,
     NON_PRIVATE,
+    OPTIMAL,
     SKEWED,
     WRITERS_AT_PAPERS_NOISE,
-    WRITERS_CNN,
     Recipe,
     Tuned,
     at,
@@ -23,27 +23,29 @@ from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part, Results
 
 SEED: Final = 100
+_TUNED: Final = [field.name for field in fields(Tuned)]
 
 Change = Mapping[str, float]
+"""Fields of `Tuned`; also `ratio` (of FedHDP's arm) and `width` (of the hidden layer)."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """What was tried beside the chosen settings of a recipe, one change at a time, by kind of arm.
-
-    FedHDP's setting is judged by the arm of one ratio; ratios are then compared at the setting that was chosen.
-    """
+    """What was tried beside the chosen settings of a recipe, by kind of arm. FedHDP's is judged at one ratio."""
 
     title: str
     recipe: Recipe
     tried: Mapping[str, Sequence[Change]]
     ratio: float
-    ratios: tuple[float, ...]
     personal_lrs: tuple[float, ...] = ()
 
-    def arm(self, kind: str) -> str:
-        """The arm by which a kind is judged."""
-        return at(self.ratio) if kind == "fedhdp" else kind
+    def trial(self, kind: str, change: Change) -> tuple[str, Recipe]:
+        """The arm that is trained, and its recipe."""
+        setting = {name: value for name, value in change.items() if name in _TUNED}
+        tuned = {**self.recipe.tuned, kind: replace(self.recipe.tuned[kind], **setting)}
+        hidden = (int(change["width"]),) if "width" in change else self.recipe.hidden
+        arm = at(change.get("ratio", self.ratio)) if kind == "fedhdp" else kind
+        return arm, replace(self.recipe, tuned=tuned, hidden=hidden)
 
 
 SEARCHES: Final = (
@@ -51,42 +53,37 @@ SEARCHES: Final = (
         "One-digit clients of MNIST",
         MNIST,
         {
-            NON_PRIVATE: [{"lr": 0.3}, {"server_lr": 0.5}],
-            DP_FEDAVG: [{"server_lr": 0.1}, {"server_lr": 0.4}, {"decay": 1.0}, {"target": 0.2}, {"target": 0.7}],
-            "fedhdp": [{"server_lr": 0.4}, {"server_lr": 1.5}, {"decay": 1.0}, {"target": 0.2}],
+            NON_PRIVATE: [{"lr": 0.1}, {"lr": 0.1, "server_lr": 0.5}],
+            DP_FEDAVG: [{"server_lr": 0.1}, {"server_lr": 0.4}],
+            "fedhdp": [{"server_lr": 0.4}, {"server_lr": 0.7}, {"server_lr": 2.0}, {"width": 32, "server_lr": 0.7}],
         },
         ratio=0.025,
-        ratios=(0.01, 0.025, 0.1),
-        personal_lrs=(0.3, 1.0, 3.0),
+        personal_lrs=(0.3, 1.0),
     ),
     Search(
         "All who opted out hold the digit 7",
         SKEWED,
-        {"fedhdp": [{"server_lr": 0.7}, {"server_lr": 0.15}]},
+        {
+            "fedhdp": [{"server_lr": 0.15}],
+            OPTIMAL: [{"server_lr": 0.15}, {"server_lr": 0.6}],
+        },
         ratio=0.1,
-        ratios=(0.1, 0.5, 1.0),
     ),
     Search(
-        "Writers",
+        "Writers, at the paper's noise per mean",
         WRITERS_AT_PAPERS_NOISE,
         {
-            NON_PRIVATE: [{"server_lr": 0.5}],
-            DP_FEDAVG: [{"server_lr": 0.05}, {"server_lr": 0.2}, {"decay": 1.0}],
-            "fedhdp": [{"server_lr": 0.3}, {"server_lr": 1.5}],
+            NON_PRIVATE: [],
+            DP_FEDAVG: [{"width": 16}, {"server_lr": 0.2, "decay": 0.994}],
+            "fedhdp": [
+                {"width": 16},
+                {"server_lr": 0.1},
+                {"ratio": 0.05, "server_lr": 0.15},
+                {"ratio": 0.05, "decay": 0.994},
+                {"ratio": 0.0},
+            ],
         },
-        ratio=0.01,
-        ratios=(0.001, 0.01, 0.1),
-    ),
-    Search(
-        "Writers, convolutional network",
-        WRITERS_CNN,
-        {
-            NON_PRIVATE: [{"server_lr": 0.5}],
-            DP_FEDAVG: [{"server_lr": 0.05}, {"server_lr": 0.2}],
-            "fedhdp": [{"server_lr": 0.3}, {"server_lr": 1.5}],
-        },
-        ratio=0.01,
-        ratios=(0.01, 0.1),
+        ratio=0.02,
     ),
 )
 
@@ -97,31 +94,19 @@ def make(bench: Bench) -> list[Part]:
 
 def tables(bench: Bench, search: Search) -> list[Part]:
     parts: list[Part] = [_settings(bench, search, kind) for kind in search.tried]
-    parts.append(_ratios(bench, search))
     return [*parts, _personal(bench, search)] if search.personal_lrs else parts
 
 
 def _settings(bench: Bench, search: Search, kind: str) -> Results:
     """The chosen setting and each one beside it, best first."""
-    chosen = search.recipe.tuned[kind]
-    settings = [chosen, *(replace(chosen, **change) for change in search.tried[kind])]
-    found = {each: accuracy(bench, search, kind, each) for each in dict.fromkeys(settings)}
-    names = [field.name for field in fields(Tuned)]
-    lines = [
-        [*(f"{getattr(each, name):g}" for name in names), f"{value:.2f}", "chosen" if each == chosen else ""]
-        for each, value in sorted(found.items(), key=lambda item: -item[1])
-    ]
-    return Results(f"{search.title}: {kind}, judged by {search.arm(kind)}", [*names, "validation, %", ""], lines)
-
-
-def accuracy(bench: Bench, search: Search, kind: str, setting: Tuned) -> float:
-    changed = replace(search.recipe, tuned={**search.recipe.tuned, kind: setting})
-    return validate(bench, changed, search.arm(kind), SEED)["accuracy"]
-
-
-def _ratios(bench: Bench, search: Search) -> Results:
-    lines = [[f"{r:g}", f"{validate(bench, search.recipe, at(r), SEED)['accuracy']:.2f}"] for r in search.ratios]
-    return Results(f"{search.title}: the ratio, at the chosen setting", ["r", "validation, %"], lines)
+    found = []
+    for change in ({}, *search.tried[kind]):
+        arm, recipe = search.trial(kind, change)
+        value = validate(bench, recipe, arm, SEED)["accuracy"]
+        setting = [f"{getattr(recipe.tuned[kind], name):g}" for name in _TUNED]
+        found.append((value, [arm, str(recipe.hidden[0]), *setting, f"{value:.2f}", "" if change else "chosen"]))
+    lines = [line for _, line in sorted(found, key=lambda each: -each[0])]
+    return Results(f"{search.title}: {kind}", ["judged by", "width", *_TUNED, "validation, %", ""], lines)
 
 
 def _personal(bench: Bench, search: Search) -> Results:
