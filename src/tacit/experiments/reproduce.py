@@ -52,6 +52,7 @@ REGISTRY: Final[dict[str, str]] = {
     "privatefl/table-10": "tacit.experiments.papers.privatefl_tables:TABLE_10",
     "privatefl/table-11": "tacit.experiments.papers.privatefl_tables:TABLE_11",
     "privatefl/figure-4": "tacit.experiments.papers.privatefl_tables:FIGURE_4",
+    "adaped/selection": "tacit.experiments.reproduce_adaped_selection",
     "adaped/table-1": "tacit.experiments.reproduce_adaped",
     "adaped/dp": "tacit.experiments.reproduce_adaped_dp",
     "adaped/everybody": "tacit.experiments.reproduce_adaped_everybody",
