@@ -10,8 +10,14 @@ import pytest
 from rich.console import Console
 
 from tacit.errors import TacitError
-from tacit.experiments import adaped_cells, reproduce, reproduce_adaped, reproduce_adaped_dp
-from tacit.experiments.adaped_cells import MNIST, WRITERS_15, WRITERS_33, validated
+from tacit.experiments import (
+    adaped_cells,
+    reproduce,
+    reproduce_adaped,
+    reproduce_adaped_dp,
+    reproduce_adaped_selection,
+)
+from tacit.experiments.adaped_cells import MNIST, WRITERS_15, WRITERS_33, Setting, setting_of, validated
 from tacit.experiments.reproduce_page import Page, Results, embed
 from tests.worlds import ragged
 
@@ -34,14 +40,14 @@ def cell(name: str, seed: int, shift: float = 0.0) -> dict[str, Any]:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> reproduce.Bench:
-    names = {id(make): name for name, make in adaped_cells.METHODS.items()}
+    names = {id(make): name for name, make in adaped_cells.METHODS.items() if name != "AdaPeD, random start"}
 
-    def trained(data: Any, make: Any, world: Any, lr: float, seed: int, **options: Any) -> dict[str, Any]:
+    def trained(data: Any, make: Any, world: Any, setting: Setting, seed: int, **options: Any) -> dict[str, Any]:
         privacy = options.get("privacy")
         noisy = privacy is not None and privacy.levels[0].private
-        return cell(names.get(id(make), "AdaPeD"), seed, -2.0 * noisy - (lr - 0.1))
+        return cell(names.get(id(make), "AdaPeD"), seed, -2.0 * noisy)
 
-    for room in (reproduce_adaped, reproduce_adaped_dp):
+    for room in (reproduce_adaped, reproduce_adaped_dp, reproduce_adaped_selection):
         monkeypatch.setattr(room, "trained", trained)
         monkeypatch.setattr(room, "federation", lambda data, seed: ragged())
     return reproduce.Bench(Console(file=io.StringIO()), False, 3, None, "test")
@@ -76,10 +82,12 @@ def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: repr
     assert kept["writers, K/n = .33", "AdaPeD above pFedMe"] == "yes"
 
 
-def test_rates_are_the_papers_or_chosen_on_validation_rows(bench: reproduce.Bench) -> None:
-    assert not any(isinstance(part, Results) and "rates" in part.title for part in reproduce_adaped.make(bench))
-    whole = replace(bench, full=True)
-    assert {row[-1] for row in table(reproduce_adaped.make(whole), "Learning rates").rows} == {"0.05"}
+def test_the_selection_page_marks_the_setting_that_table_1_uses(bench: reproduce.Bench) -> None:
+    for part, world in zip(reproduce_adaped_selection.make(bench), (WRITERS_33, MNIST), strict=True):
+        assert isinstance(part, Results)
+        used = {row[0]: float(row[1]) for row in part.rows if row[-1] == "used"}
+        assert used == {name: setting_of(world, name).lr for name in used}
+        assert "AdaPeD" in used
 
 
 def test_one_seed_has_no_spread_to_show(bench: reproduce.Bench) -> None:

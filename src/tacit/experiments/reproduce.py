@@ -59,6 +59,7 @@ REGISTRY: Final[dict[str, str]] = {
     "privatefl/figure-6": "tacit.experiments.papers.privatefl_figures:PAGES",
     "privatefl/figure-7": "tacit.experiments.papers.privatefl_figures:PAGES",
     "privatefl/figure-8": "tacit.experiments.papers.privatefl_figures:PAGES",
+    "adaped/selection": "tacit.experiments.reproduce_adaped_selection",
     "adaped/table-1": "tacit.experiments.reproduce_adaped",
     "adaped/dp": "tacit.experiments.reproduce_adaped_dp",
     "adaped/everybody": "tacit.experiments.reproduce_adaped_everybody",

@@ -9,18 +9,16 @@ from tacit.experiments.adaped_cells import (
     EVERYBODY,
     METHODS,
     MNIST,
-    RATES,
-    STATED,
     WRITERS_15,
     WRITERS_33,
     World,
     costs,
     federation,
+    setting_of,
     sized,
     trained,
-    validated,
 )
-from tacit.experiments.reproduce import Bench, Cell, Reproduction
+from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part, Results, over, spread
 
 COLUMNS: Final = (MNIST, WRITERS_33, WRITERS_15)
@@ -28,67 +26,34 @@ PAPER: Final[dict[str, tuple[str, str, str]]] = {
     "FedAvg": ("92.93 ± 0.09", "93.14 ± 0.15", "92.18 ± 0.13"),
     "FedAvg + fine-tuning": ("95.42 ± 0.25", "93.81 ± 0.30", "94.12 ± 0.26"),
     "AdaPeD": ("98.53 ± 0.11", "96.88 ± 0.29", "96.55 ± 0.32"),
+    "AdaPeD, random start": ("", "", ""),
     "pFedMe": ("97.83 ± 0.04", "94.03 ± 0.61", "94.95 ± 0.55"),
     "Per-FedAvg": ("95.88 ± 0.27", "93.28 ± 0.41", "93.51 ± 0.31"),
     "QuPeD (FP)": ("98.14 ± 0.39", "96.11 ± 0.13", "95.99 ± 0.08"),
     "Federated ML": ("97.93 ± 0.33", "94.83 ± 0.59", "95.12 ± 0.18"),
     "local": ("", "", ""),
 }
-TRAINED: Final = ("AdaPeD", "FedAvg", "local", "QuPeD (FP)", "Federated ML", "pFedMe", "Per-FedAvg")
+TRAINED: Final = tuple(name for name in PAPER if name in METHODS)
 Table = dict[str, dict[str, list[float]]]
 
 
-def chosen_rate(bench: Bench, world: World, name: str) -> tuple[float, dict[float, float]]:
-    """The rate whose personal models are best on rows held out of the training rows; and what each one gave.
-
-    One seed, a third of the rounds; the two columns of writers share their choice. Without `full` it is the paper's.
-    """
-    found = {}
-    if not bench.full:
-        return STATED.get(name, 0.1), found
-    for lr in RATES:
-        config = {"choice": name, "data": world.data, "cohort": world.cohort, "rounds": world.rounds // 3, "lr": lr}
-        found[lr] = bench.cell(config, lambda lr=lr: _choice(world, name, lr))["personal"]
-    bench.console.print(
-        f"  {world.data}, {name}: {', '.join(f'{k:g}: {v:.2f}' for k, v in found.items())}", style="dim"
+def measured(bench: Bench, world: World, name: str) -> dict[str, list[float]]:
+    setting = setting_of(world, name)
+    config = {"method": name, "world": world.name, "rounds": world.rounds, **setting.config}
+    return bench.over_seeds(
+        config, lambda seed: trained(federation(world.data, seed), METHODS[name], world, setting, seed)
     )
-    return max(found, key=lambda lr: found[lr]), found
-
-
-def _choice(world: World, name: str, lr: float) -> Cell:
-    data = validated(federation(world.data, 0), 0)
-    return trained(data, METHODS[name], world, lr, 0, rounds=world.rounds // 3)
-
-
-def measured(bench: Bench, world: World, name: str, lr: float) -> dict[str, list[float]]:
-    config = {"method": name, "world": world.name, "rounds": world.rounds, "lr": lr}
-    return bench.over_seeds(config, lambda seed: trained(federation(world.data, seed), METHODS[name], world, lr, seed))
 
 
 def make(bench: Bench) -> list[Part]:
     columns = [sized(world, bench.full) for world in COLUMNS]
-    parts: list[Part] = []
-    tables: list[Table] = []
-    rates: list[list[str]] = []
-    for world in columns:
-        chosen = {n: chosen_rate(bench, MNIST if world is MNIST else WRITERS_33, n) for n in TRAINED}
-        tables.append(_rows({n: measured(bench, world, n, chosen[n][0]) for n in TRAINED}))
-        if bench.full and world.name != WRITERS_15.name:
-            rates += [[world.data, n, *(f"{chosen[n][1][r]:.2f}" for r in RATES), f"{chosen[n][0]:g}"] for n in TRAINED]
-    parts.append(_table(columns, tables, bench.seeds))
-    parts.append(_verdicts(columns, tables))
-    parts.append(costs(columns[0], {(name, "none"): row for name, row in tables[0].items()}))
-    if not rates:
-        return [*parts, _WHAT, _STATED]
-    parts.append(
-        Results(
-            "Learning rates, chosen on a fifth of the training rows",
-            ["data", "method", *(f"{rate:g}" for rate in RATES), "chosen"],
-            rates,
-            "Personal accuracy on validation rows after a third of the rounds, one seed; for both columns of writers.",
-        )
-    )
-    return [*parts, _WHAT]
+    tables = [_rows({name: measured(bench, world, name) for name in TRAINED}) for world in columns]
+    return [
+        _table(columns, tables, bench.seeds),
+        _verdicts(columns, tables),
+        costs(columns[0], {(name, "none"): row for name, row in tables[0].items()}),
+        _WHAT,
+    ]
 
 
 def _rows(found: dict[str, dict[str, list[float]]]) -> Table:
@@ -139,7 +104,7 @@ def make_everybody(bench: Bench) -> list[Part]:
     world = EVERYBODY if bench.full else replace(EVERYBODY, epochs=10)
     rows = []
     for name, paper, bar in (("AdaPeD", "99.04 ± 0.11", 99.04), ("FedEM", "98.90 ± 0.20", 97.90)):
-        found = measured(bench, world, name, STATED.get(name, 0.1))["personal"]
+        found = measured(bench, world, name)["personal"]
         rows.append([name, paper, over(found), f"at least {bar:.2f}: {_said(float(np.mean(found)) >= bar)}"])
     heads = ["method", "paper", "measured", "claim"]
     note = f"{world.rounds} rounds of {TAU_TEXT}; AdaPeD at its rate of .1, FedEM with two components at .2."
@@ -156,17 +121,13 @@ FedAvg: first order, alpha .01, and 10 steps of it on the client's own training 
 .001 would leave the model where it is). QuPeD and Federated ML: distillation weight .25. Fine-tuning: 10 steps on the
 client's own training rows. Nothing is ever adapted on test rows, and the last round counts, not the best one."""
 
-_STATED: Final = f"""**Rates** are the paper's own: .1, and {", ".join(f"{k} {v:g}" for k, v in STATED.items())}. With
-`--full` each is chosen on a fifth of the training rows from {RATES}, and the writers' columns are
-four times as long."""
-
 REPRODUCTION: Final = Reproduction(
     name="adaped/table-1",
     title="AdaPeD beside seven methods (Table 1)",
     paper="A generative framework (paper 4), Section 4, Table 1.",
     make=make,
     seeds=3,
-    version=2,
+    version=3,
     cells="adaped",
     fewest=1,
 )

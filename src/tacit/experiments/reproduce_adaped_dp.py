@@ -6,7 +6,19 @@ import numpy as np
 
 from tacit import methods as m
 from tacit.engine.assemble import Privacy
-from tacit.experiments.adaped_cells import METHODS, WRITERS_33, Make, World, costs, federation, poisson, sized, trained
+from tacit.experiments.adaped_cells import (
+    METHODS,
+    WRITERS_33,
+    WRITERS_LR,
+    Make,
+    Setting,
+    World,
+    costs,
+    federation,
+    poisson,
+    sized,
+    trained,
+)
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import COLORS, Curve, Panel, Part, Picture, Results, over
 from tacit.privacy.clip import Quantile
@@ -14,7 +26,7 @@ from tacit.privacy.levels import Level
 from tacit.privacy.requests import Central, Request
 from tacit.privacy.stepwise import Stepwise
 
-DELTA, LR = 1e-3, 0.1
+DELTA, LR = 1e-3, WRITERS_LR
 BOUND, PSI_BOUND = 1e-3, 5e-4  # of a step of mu and of psi: psi moves by about .006 in a step
 EPSILONS: Final = (1.0, 4.0, 16.0)
 _ALONE: Final[Make] = lambda sgd: m.AdaPeDAlone(sgd, sgd)  # noqa: E731
@@ -48,7 +60,7 @@ def measured(bench: Bench, world: World, name: str, make: Make, plan: Request | 
 
     def cell(seed: int) -> dict[str, Any]:
         data = federation(world.data, seed)
-        return trained(data, make, world, LR, seed, privacy=privacy, sampler=poisson(world))
+        return trained(data, make, world, Setting(LR), seed, privacy=privacy, sampler=poisson(world))
 
     return bench.over_seeds(config, cell)
 
@@ -154,7 +166,7 @@ REPRODUCTION: Final = Reproduction(
     paper="A generative framework (paper 4), Section 4, Figures 1 to 3.",
     make=make,
     seeds=3,
-    version=2,
+    version=3,
     cells="adaped",
     fewest=1,
 )

@@ -11,7 +11,7 @@ REPRODUCTION: Final = Reproduction(
     paper="A generative framework (paper 4), Section 4, comparison with FedEM.",
     make=make_everybody,
     seeds=3,
-    version=2,
+    version=3,
     cells="adaped",
     fewest=1,
 )
