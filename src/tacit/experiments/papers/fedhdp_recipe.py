@@ -111,7 +111,7 @@ _PLAIN = str.maketrans({" ": "-", "=": "-", ",": None})
 _MNIST_TUNED: Final = {
     NON_PRIVATE: Tuned(lr=0.3, server_lr=1.0),
     DP_FEDAVG: Tuned(lr=0.1, server_lr=0.2, decay=0.997),
-    "fedhdp": Tuned(lr=0.1, server_lr=1.2, decay=0.998),
+    "fedhdp": Tuned(lr=0.1, server_lr=2.0, decay=0.998),
 }
 MNIST: Final = Recipe("mnist", "mnist", clients=2000, rate=0.05, tuned=_MNIST_TUNED, shift=0.13)
 SKEWED: Final = replace(
@@ -143,6 +143,7 @@ WRITERS: Final = replace(
     batch=32,
     steps=1,
     tuned=_WRITERS_TUNED,
+    personal_lr=0.3,
     strength=0.05,
 )
 WRITERS_AT_PAPERS_NOISE: Final = replace(WRITERS, name="writers-noise", rate=0.1875, noise=3.49)

@@ -4,7 +4,7 @@ A sixth of the training images stands in for the test set, which stays unseen; t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from tacit.experiments.papers.fedhdp_cell import validate
@@ -23,7 +23,7 @@ from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part, Results
 
 SEED: Final = 100
-_TUNED: Final = [field.name for field in fields(Tuned)]
+_TUNED: Final = [each.name for each in fields(Tuned)]
 
 Change = Mapping[str, float]
 """Fields of `Tuned`; also `ratio` (of FedHDP's arm) and `width` (of the hidden layer)."""
@@ -38,6 +38,8 @@ class Search:
     tried: Mapping[str, Sequence[Change]]
     ratio: float
     personal_lrs: tuple[float, ...] = ()
+    personal_at: Change = field(default_factory=dict)  # FedHDP's setting while personal models were compared
+    personal_note: str = ""
 
     def trial(self, kind: str, change: Change) -> tuple[str, Recipe]:
         """The arm that is trained, and its recipe."""
@@ -55,10 +57,12 @@ SEARCHES: Final = (
         {
             NON_PRIVATE: [{"lr": 0.1}, {"lr": 0.1, "server_lr": 0.5}],
             DP_FEDAVG: [{"server_lr": 0.1}, {"server_lr": 0.4}],
-            "fedhdp": [{"server_lr": 0.4}, {"server_lr": 0.7}, {"server_lr": 2.0}, {"width": 32, "server_lr": 0.7}],
+            "fedhdp": [{"server_lr": 0.4}, {"server_lr": 0.7}, {"server_lr": 1.2}, {"width": 32, "server_lr": 0.7}],
         },
         ratio=0.025,
         personal_lrs=(0.3, 1.0),
+        personal_at={"server_lr": 0.7},
+        personal_note="Compared while FedHDP's server rate was 0.7.",
     ),
     Search(
         "All who opted out hold the digit 7",
@@ -84,6 +88,11 @@ SEARCHES: Final = (
             ],
         },
         ratio=0.02,
+        personal_lrs=(0.1, 0.3, 1.0),
+        personal_note=(
+            "Looked for after non-private personal models, at rate 1, had come out below the shared model on seeds 0 and "
+            "1 of the test set; the choice itself is by validation."
+        ),
     ),
 )
 
@@ -112,12 +121,13 @@ def _settings(bench: Bench, search: Search, kind: str) -> Results:
 def _personal(bench: Bench, search: Search) -> Results:
     """Personal learning rates, by the clients' mean accuracy on validation images of their own digit."""
     lines = []
+    arm, recipe = search.trial("fedhdp", search.personal_at)
     for lr in search.personal_lrs:
-        found = validate(bench, replace(search.recipe, personal_lr=lr), at(search.ratio), SEED, personal=True)
+        found = validate(bench, replace(recipe, personal_lr=lr), arm, SEED, personal=True)
         chosen = "chosen" if lr == search.recipe.personal_lr else ""
         lines.append([f"{lr:g}", f"{found['personal']:.3f}", chosen])
     heads = ["personal learning rate", "personal models, validation, %", ""]
-    return Results(f"{search.title}: personal models, at {at(search.ratio)}", heads, lines)
+    return Results(f"{search.title}: personal models, at {arm}", heads, lines, search.personal_note)
 
 
 REPRODUCTION = Reproduction(
