@@ -46,13 +46,14 @@ def measured(bench: Bench, world: World, name: str) -> dict[str, list[float]]:
 
 
 def make(bench: Bench) -> list[Part]:
-    columns = [sized(world, bench.full) for world in COLUMNS]
+    columns = [sized(world, bench.full) for world in (COLUMNS if bench.full else COLUMNS[:2])]
     tables = [_rows({name: measured(bench, world, name) for name in TRAINED}) for world in columns]
     return [
         _table(columns, tables, bench.seeds),
         _verdicts(columns, tables),
         costs(columns[0], {(name, "none"): row for name, row in tables[0].items()}),
         _WHAT,
+        _START,
     ]
 
 
@@ -66,7 +67,7 @@ def _rows(found: dict[str, dict[str, list[float]]]) -> Table:
 def _table(columns: list[World], tables: list[Table], seeds: int) -> Results:
     rows = []
     for name, paper in PAPER.items():
-        cells = [[text, over(table[name]["personal"])] for text, table in zip(paper, tables, strict=True)]
+        cells = [[text, over(table[name]["personal"])] for text, table in zip(paper, tables, strict=False)]
         rows.append([name, *(cell for pair in cells for cell in pair)])
     heads = ["method", *(head for world in columns for head in (f"{world.name}: paper", "measured"))]
     lengths = ", ".join(f"{world.name}: {world.rounds} rounds" for world in columns)
@@ -114,12 +115,29 @@ def make_everybody(bench: Bench) -> list[Part]:
 TAU_TEXT: Final = "10 steps of 20 rows"
 _WHAT: Final = """**Setting.** A 5-layer CNN (conv 5x5x6, 5x5x16, linear 256-120-84-10), 10 local steps a round, 6
 rounds an epoch, rate x .99 an epoch, weight decay 1e-4; pixels less .1307, over .3081. MNIST: 50 clients of three
-classes with about 1,200 rows each, test rows in the same proportions. Writers: 66 clients of three real writers of
-MNIST digits (about 310 training rows), who stand in for FEMNIST: ten classes instead of 62, so the columns compare
-methods and not papers. AdaPeD: psi starts at 4, rate .03, floor .5. pFedMe: lambda .5, eta .2, 3 inner steps. Per-
-FedAvg: first order, alpha .01, and 10 steps of it on the client's own training rows before it predicts (the paper's
-.001 would leave the model where it is). QuPeD and Federated ML: distillation weight .25. Fine-tuning: 10 steps on the
-client's own training rows. Nothing is ever adapted on test rows, and the last round counts, not the best one."""
+classes with about 1,200 rows each, test rows in the same proportions; every row of the table, also FedAvg's, is the
+mean over clients on such rows. Writers: 66 clients of three real writers of MNIST digits (about 310 training rows),
+who stand in for FEMNIST; the paper's network has ten outputs and its clients 203 to 336 rows, so it probably has
+digits alone, too. Without `--full` the writers' column has a quarter of the paper's rounds, and the one at .15 is
+left out. AdaPeD: psi starts at 4, rate .03, floor .5. pFedMe: lambda .5, eta .2, 3 inner steps. Per-FedAvg: first
+order, alpha .01, and 10 steps of it on the client's own training rows before it predicts (the paper's .001 would
+leave the model where it is). QuPeD and Federated ML: distillation weight .25. Fine-tuning: 10 steps on the client's
+own training rows. Nothing is ever adapted on test rows, and the last round counts, not the best one.
+
+**Rates** on MNIST are the paper's own (.1, Per-FedAvg .075, FedEM .2), not chosen again; for the writers .05, the
+smallest of its list, for every method."""
+
+_START: Final = """**Where AdaPeD starts.** Algorithm 5 leaves its first models theta_i and mu open. From a random
+start a client that is asked every tenth round takes 300 steps on its own rows in all, and hears of the others only
+through mu's outputs on these rows: the features that others learned never reach it. So AdaPeD, QuPeD and Federated ML
+start from what FedAvg found in the first half of the rounds, which counts as part of them; "random start" is AdaPeD
+without it. The start was tried after AdaPeD's test accuracy from a random start had been seen for one seed; one half
+is the only share that was tried, first on validation rows.
+
+**Our FedAvg is better than the paper's**, which had 92.93 and 93.14 and is not described: there is less to gain over
+it here. **Writers** differ little, and have few rows: one model for all is best, and what a client trains alone in
+steps of five rows, whether tuning or theta, loses by their noise more than it gains by being its own. AdaPeD stays
+nearer to the shared model than tuning does, and below it."""
 
 REPRODUCTION: Final = Reproduction(
     name="adaped/table-1",

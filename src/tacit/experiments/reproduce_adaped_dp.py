@@ -67,10 +67,13 @@ def measured(bench: Bench, world: World, name: str, make: Make, plan: Request | 
 
 def make(bench: Bench) -> list[Part]:
     world = sized(WRITERS_33, bench.full)
-    plain = {name: measured(bench, world, name, method, None, None) for name, method in OPEN.items()}
+    plain = {
+        name: measured(bench, world, name, method, None, None) for name, method in OPEN.items() if _asked(bench, name)
+    }
     private = {
         name: {epsilon: measured(bench, world, name, method, plan, epsilon) for epsilon in EPSILONS}
         for name, (method, plan) in WAYS.items()
+        if _asked(bench, name)
     }
     return [
         _table(world, plain, private, bench.seeds),
@@ -81,6 +84,11 @@ def make(bench: Bench) -> list[Part]:
         _psi(plain, private),
         _WHAT,
     ]
+
+
+def _asked(bench: Bench, name: str) -> bool:
+    """Fine-tuning trains everybody in every round: only with --full."""
+    return bench.full or "fine-tuned" not in name
 
 
 def _mean(found: Found) -> float:

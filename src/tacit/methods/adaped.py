@@ -22,6 +22,10 @@ class AdaPeD(Method):
     trains alone; it is learned and never falls below `floor`. KD(theta, mu) = D_KL(p_mu || p_theta), eq. (65), in the
     step of theta; `distillation` says what it is in that of (mu, psi) (`distil.lesson`). The gradient in (mu, psi) is
     one query, at the new theta and the old mu: a privacy plan sees both in one vector.
+
+    theta and mu start from the model that the run is given, which the paper leaves open. theta learns of the others
+    through mu's outputs alone: where clients are seldom asked, a start that FedAvg has trained is much better than a
+    random one (docs/results/adaped-table-1.md).
     """
 
     local: LocalSgd = field(default_factory=LocalSgd)  # eta_2, of mu
