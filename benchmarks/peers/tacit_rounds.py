@@ -107,6 +107,8 @@ def build(model: str) -> protocol.Round:
     run = prepare(world)
     if model == "evaluation":
         give_everybody_a_model(run)
+    for _ in range(20 if model == "unequal" else 0):  # until programs of all lengths are recorded
+        run.step()
 
     def evaluation() -> None:
         run.evaluate()
