@@ -1,4 +1,4 @@
-"""How long a round of DP-FedAvg takes: Tacit beside pfl-research and a plain PyTorch loop.
+"""How long a round takes: Tacit beside pfl-research, Flower, Opacus, a PyTorch loop, and the machine's own limit.
 
 Every system runs in a process of its own that stays warm. They take turns round by round, so that whatever else the
 machine does weighs on all of them alike, and only one computes at a time.
@@ -15,18 +15,23 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.peers import protocol
+from benchmarks import roofline
+from benchmarks.machine import CORES
+from benchmarks.roofline import Rates
 from benchmarks.serving import PeerError, Worker
-from benchmarks.speed_report import TRIAL_ROUNDS, Run, Timing, Timings, print_tables, write
-from benchmarks.systems import PEERS, SYSTEMS, Setting, System
+from benchmarks.speed_report import Run, Timing, Timings, print_table, write
+from benchmarks.systems import PEERS, Setting, System
+from benchmarks.workloads import WORKLOADS, Entry, Workload
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 SETTLE_SECONDS = 0.02
+TRIAL_ROUNDS = 2
 BUSY = 0.5
 
 
@@ -102,96 +107,122 @@ def _free_ports(several: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def measure(systems: Sequence[System], models: Sequence[str], repeats: int, console: Console) -> Timings:
-    """Time every system on every model."""
-    trials = sum(len(system.settings) for system in systems) * TRIAL_ROUNDS
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(models) * (trials + repeats * len(systems)))
-
-        def step(what: str, advance: int = 1) -> None:
-            progress.update(task, description=what, advance=advance)
-
-        return {model: _measure_model(systems, model, repeats, step) for model in models}
-
-
 Step = Callable[..., None]
-Key = TypeVar("Key")
 
 
-def _measure_model(systems: Sequence[System], model: str, repeats: int, step: Step) -> dict[str, Timing]:
-    tried = {system.name: _try_settings(system, model, step) for system in systems}
-    best = {name: min(medians, key=medians.__getitem__) for name, medians in tried.items()}
+def measure(workloads: Sequence[Workload], repeats: int | None, console: Console) -> tuple[Timings, Rates]:
+    """Time every workload's systems; the machine's own rates are taken before each of them and at the end."""
+    columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    found: Timings = {}
+    torch.set_num_threads(CORES)
+    rates = [roofline.measure()]
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=sum(_rounds(each, repeats) for each in workloads))
+        for workload in workloads:
+            found[workload.key] = _measure(
+                workload,
+                repeats or workload.repeats,
+                lambda what, advance=1: progress.update(task, description=what, advance=advance),
+            )
+            rates.append(roofline.measure())
+    return found, roofline.together(rates)
+
+
+def _rounds(workload: Workload, repeats: int | None) -> int:
+    trials = sum(TRIAL_ROUNDS * len(_to_try(entry)) for entry in workload.entries)
+    return trials + sum(min(repeats or workload.repeats, entry.most) for entry in workload.entries)
+
+
+def _to_try(entry: Entry) -> tuple[Setting, ...]:
+    return entry.system.settings if len(entry.system.settings) > 1 else ()
+
+
+def _measure(workload: Workload, repeats: int, step: Step) -> list[Timing]:
+    tried = [_try_settings(entry, f"{workload.key}: trying {entry.title}", step) for entry in workload.entries]
+    best = [
+        min(medians, key=medians.__getitem__) if medians else entry.system.settings[0]
+        for entry, medians in zip(workload.entries, tried, strict=True)
+    ]
     with ExitStack() as stack:
-        peers = {each.name: stack.enter_context(Peer(each, model, best[each.name])) for each in systems}
-        seconds = take_turns(peers, repeats, lambda name: step(f"{model}: {name}"))
-    return {
-        name: Timing(
-            seconds=seconds[name],
-            setting=best[name],
-            tried={str(setting): median for setting, median in tried[name].items()},
+        peers = {
+            entry: stack.enter_context(Peer(entry.system, entry.model, setting))
+            for entry, setting in zip(workload.entries, best, strict=True)
+        }
+        seconds = take_turns(peers, repeats, lambda entry: step(f"{workload.key}: {entry.title}"))
+    return [
+        Timing(
+            title=entry.title,
+            seconds=seconds[entry],
+            setting=best[at],
+            tried={str(setting): median for setting, median in tried[at].items()},
             versions=peer.about["versions"],
         )
-        for name, peer in peers.items()
-    }
+        for at, (entry, peer) in enumerate(peers.items())
+    ]
 
 
-def _try_settings(system: System, model: str, step: Step) -> dict[Setting, float]:
-    """The median of a few rounds in each setting; the settings take turns as well."""
-    what = f"{model}: trying {system.name}"
+def _try_settings(entry: Entry, what: str, step: Step) -> dict[Setting, float]:
+    """The median of a few rounds in each setting, where there is a choice; one after the other."""
     step(what, advance=0)
-    with ExitStack() as stack:
-        peers = {setting: stack.enter_context(Peer(system, model, setting)) for setting in system.settings}
-        seconds = take_turns(peers, TRIAL_ROUNDS, lambda _: step(what))
-    return {setting: statistics.median(rounds) for setting, rounds in seconds.items()}
+    found: dict[Setting, float] = {}
+    for setting in _to_try(entry):
+        with Peer(entry.system, entry.model, setting) as peer:
+            found[setting] = statistics.median(_round(peer, lambda: step(what)) for _ in range(TRIAL_ROUNDS))
+    return found
 
 
-def take_turns(peers: dict[Key, Peer], repeats: int, step: Callable[[Key], None]) -> dict[Key, list[float]]:
-    seconds: dict[Key, list[float]] = {key: [] for key in peers}
-    for _ in range(repeats):
-        for key, peer in peers.items():
-            seconds[key].append(peer.round())
-            step(key)
+def _round(peer: Peer, step: Callable[[], None]) -> float:
+    seconds = peer.round()
+    step()
+    return seconds
+
+
+def take_turns(peers: dict[Entry, Peer], repeats: int, step: Callable[[Entry], None]) -> dict[Entry, list[float]]:
+    seconds: dict[Entry, list[float]] = {entry: [] for entry in peers}
+    for turn in range(repeats):
+        for entry, peer in peers.items():
+            if turn >= entry.most:
+                continue
+            seconds[entry].append(_round(peer, lambda entry=entry: step(entry)))
             time.sleep(SETTLE_SECONDS)  # threads of the last one may still be going to sleep
     return seconds
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=protocol.MODELS, default=list(protocol.MODELS))
-    parser.add_argument("--repeats", type=int, default=15, help="rounds of each system on each model")
-    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--repeats", type=int, default=None, help="rounds of each system; by default 5 to 15")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for speed.md, speed.json and speed.png")
     options = parser.parse_args()
-    if options.repeats < 2:
+    if options.repeats is not None and options.repeats < 2:
         parser.error("--repeats must be 2 or more")
     return options
 
 
 def _command(options: argparse.Namespace) -> str:
-    models, systems = " ".join(options.models), " ".join(options.systems)
-    return f"python -m benchmarks.speed --models {models} --repeats {options.repeats} --systems {systems}"
+    chosen = "" if options.workloads == list(WORKLOADS) else f" --workloads {' '.join(options.workloads)}"
+    return "python -m benchmarks.speed" + chosen + (f" --repeats {options.repeats}" if options.repeats else "")
 
 
 def main() -> None:
     options = _arguments()
     console = Console()
-    run = Run(_command(options), options.repeats, os.getloadavg()[0])
+    run = Run(_command(options), os.getloadavg()[0])
     if run.load_before > BUSY:
         console.print(
             f"the machine is busy (load average {run.load_before:.1f}): rounds will take longer", style="yellow"
         )
-    systems = [SYSTEMS[name] for name in dict.fromkeys(options.systems)]
+    workloads = [WORKLOADS[key] for key in dict.fromkeys(options.workloads)]
     try:
         with console.status("preparing the environments of the systems"):
-            for system in systems:
+            for system in {entry.system for workload in workloads for entry in workload.entries}:
                 system.python()
-        timings = measure(systems, list(dict.fromkeys(options.models)), run.repeats, console)
+        timings, rates = measure(workloads, options.repeats, console)
     except PeerError as error:
         console.print(f"error: {error}", style="red", markup=False, highlight=False)
         raise SystemExit(1) from error
-    print_tables(timings, console)
-    write(timings, run, options.out)
+    print_table(timings, rates, console)
+    write(timings, rates, run, options.out)
     console.print(f"written: {options.out}/speed.md, speed.json, speed.png")
 
 

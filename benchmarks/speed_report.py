@@ -12,18 +12,20 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.peers import protocol
-from benchmarks.systems import SYSTEMS, Setting
+from benchmarks.roofline import Rates
+from benchmarks.speed_picture import draw
+from benchmarks.systems import Setting
+from benchmarks.workloads import WORKLOADS, Entry, Workload
 
-TRIAL_ROUNDS = 5
-HEADINGS = ("System", "Setting", "Median", "Quartiles", "Ratio")
-NUMBERS = HEADINGS[2:]
-MODEL_TITLES = {"mlp": "MLP 784-100-10", "cnn": "CNN 6-16-120-84-10", "writers": "CNN 32-64-128-62"}
+HEADINGS = ("", "Work", "System", "Setting", "Median", "Quartiles", "Times Tacit's", "Bar", "Roofline", "Share of it")
+NUMBERS = {"Median", "Quartiles", "Times Tacit's", "Bar", "Roofline", "Share of it"}
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The rounds of one system on one model, in its fastest setting."""
+    """The rounds of one system on one workload, in its fastest setting."""
 
+    title: str
     seconds: list[float]
     setting: Setting
     tried: dict[str, float]
@@ -44,36 +46,64 @@ class Run:
     """What was asked for, and how busy the machine was before."""
 
     command: str
-    repeats: int
     load_before: float
 
 
-Timings = dict[str, dict[str, Timing]]
+Timings = dict[str, list[Timing]]
+"""By workload; Tacit's first."""
 
 
-def _rows(timings: dict[str, Timing]) -> list[tuple[str, ...]]:
-    """A row for each system, as text; the last column is its median over that of the first system."""
-    first = next(iter(timings.values())).median
+def rows(timings: Timings, rates: Rates) -> list[tuple[str, ...]]:
     return [
-        (
-            SYSTEMS[name].title,
-            str(timing.setting),
-            f"{timing.median:.3f} s",
-            "{:.3f} - {:.3f} s".format(*timing.quartiles),
-            f"{timing.median / first:.2f}x",
-        )
-        for name, timing in timings.items()
+        row
+        for key, found in timings.items()
+        for row in (_first(WORKLOADS[key], found[0], rates), *_others(WORKLOADS[key], found))
     ]
 
 
-def print_tables(timings: Timings, console: Console) -> None:
-    for model, of_model in timings.items():
-        table = Table(title=MODEL_TITLES[model])
-        for heading in HEADINGS:
-            table.add_column(heading, justify="right" if heading in NUMBERS else "left")
-        for row in _rows(of_model):
-            table.add_row(*row)
-        console.print(table)
+def _first(workload: Workload, tacit: Timing, rates: Rates) -> tuple[str, ...]:
+    least = workload.work.seconds(rates)
+    bars = [f"{workload.within:g} s" + _met(tacit.median <= workload.within)] if workload.within else []
+    if workload.of_roofline:
+        bars.append(f"{workload.of_roofline:g}x roofline" + _met(tacit.median <= workload.of_roofline * least))
+    named = (workload.key, workload.title, *_times(tacit))
+    return *named, "", ", ".join(bars), f"{least:.3f} s", f"{least / tacit.median:.0%}"
+
+
+def _others(workload: Workload, found: list[Timing]) -> list[tuple[str, ...]]:
+    tacit = found[0].median
+    return [
+        ("", "", *_times(timing), f"{timing.median / tacit:.2f}", _bar(entry, timing.median / tacit), "", "")
+        for entry, timing in zip(workload.entries[1:], found[1:], strict=True)
+    ]
+
+
+def _times(timing: Timing) -> tuple[str, ...]:
+    quartiles = "{:.3f} - {:.3f} s".format(*timing.quartiles)
+    return timing.title, str(timing.setting), f"{timing.median:.3f} s", quartiles
+
+
+def _bar(entry: Entry, ratio: float) -> str:
+    if entry.faster is not None:
+        return f"{entry.faster:g}" + _met(ratio >= entry.faster)
+    if entry.longer is not None:
+        return f"{1 / entry.longer:.2f} (Tacit takes {1 / ratio:.2f}x, {entry.longer:g}x allowed)" + _met(
+            1 / ratio <= entry.longer
+        )
+    return ""
+
+
+def _met(reached: bool) -> str:
+    return ": reached" if reached else ": NOT reached"
+
+
+def print_table(timings: Timings, rates: Rates, console: Console) -> None:
+    table = Table(title="Seconds a round")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right" if heading in NUMBERS else "left")
+    for row in rows(timings, rates):
+        table.add_row(*row)
+    console.print(table)
 
 
 def _markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -83,122 +113,112 @@ def _markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 def _tried_rows(timings: Timings) -> list[tuple[str, ...]]:
     return [
-        (MODEL_TITLES[model], SYSTEMS[name].title, setting, f"{median:.3f} s")
-        for model, of_model in timings.items()
-        for name, timing in of_model.items()
+        (key, timing.title, setting, f"{median:.3f} s")
+        for key, found in timings.items()
+        for timing in found
         for setting, median in timing.tried.items()
     ]
 
 
 def _version_lines(timings: Timings) -> str:
-    of_model = next(iter(timings.values()))
+    versions = {timing.title.split(",")[0]: timing.versions for found in timings.values() for timing in found}
     return "\n".join(
-        f"- {SYSTEMS[name].title}: " + ", ".join(f"{package} {number}" for package, number in timing.versions.items())
-        for name, timing in of_model.items()
+        f"- {title}: " + ", ".join(f"{package} {number}" for package, number in each.items())
+        for title, each in versions.items()
     )
 
 
-def markdown(timings: Timings, run: Run) -> str:
-    tables = "\n\n".join(
-        f"## {MODEL_TITLES[model]}\n\n{_markdown_table(HEADINGS, _rows(of_model))}"
-        for model, of_model in timings.items()
-    )
-    first = next(iter(next(iter(timings.values()))))
-    tried = _markdown_table(("Model", "System", "Setting", "Median"), _tried_rows(timings))
-    cohorts = ", ".join(f"{protocol.COHORT[model]} ({MODEL_TITLES[model]})" for model in timings)
+def _work_rows(timings: Timings, rates: Rates) -> list[tuple[str, ...]]:
+    works = [(key, WORKLOADS[key].work) for key in timings]
+    return [
+        (
+            key,
+            f"{work.operations / 1e9:.1f}",
+            f"{work.bytes / 1e6:.0f}",
+            f"{work.operations / rates.operations:.3f} s",
+            f"{work.bytes / rates.bytes:.3f} s",
+        )
+        for key, work in works
+    ]
+
+
+def markdown(timings: Timings, rates: Rates, run: Run) -> str:
+    sizes = protocol.unequal_sizes()
     return f"""# Seconds a round
 
 Written by `{run.command}`; do not edit.
 
-![Seconds a round by system and model](speed.png)
+![Seconds a round by system and workload](speed.png)
 
-{tables}
+{_markdown_table(HEADINGS, rows(timings, rates))}
 
-Ratio: a system's median over that of {SYSTEMS[first].title}.
+Medians of rounds that the systems of a workload did in turns, one computing at a time, each warm in a process of its
+own; {protocol.WARM_UP_ROUNDS} rounds before are not counted. Where processes share a round, the last to finish counts.
 
-## What was counted
+## What a round is
 
-A round of DP-FedAvg: draw {cohorts} of {protocol.CLIENTS:,} clients, train each for
-{protocol.LOCAL_EPOCHS} epochs over its {protocol.IMAGES_PER_CLIENT} images in batches of {protocol.BATCH} (SGD,
-rate {protocol.LOCAL_RATE}), clip each update to an L2 norm of {protocol.CLIP_NORM}, sum, add Gaussian noise once, and
-step the shared model. The images are random, {protocol.IMAGE_SIDE} x {protocol.IMAGE_SIDE}, in memory before the clock
-starts. Nothing is evaluated. Start-up and {protocol.WARM_UP_ROUNDS} warm-up rounds are not counted.
+- **a, b, c**: DP-FedAvg: draw {protocol.COHORT["mlp"]} (c: {protocol.COHORT["writers"]}) of {protocol.CLIENTS:,}
+  clients, train each for {protocol.LOCAL_EPOCHS} epochs over its {protocol.IMAGES_PER_CLIENT} images in batches of
+  {protocol.BATCH} (SGD, rate {protocol.LOCAL_RATE}), clip each update to an L2 norm of {protocol.CLIP_NORM}, sum, add
+  Gaussian noise once, step the shared model. Images are random, 28 x 28, in memory before the clock starts.
+- **d1, d2**: Ditto, which trains a second model for each client and keeps it, beside FedAvg.
+- **e**: {protocol.RECORD_CLIENTS} clients, {protocol.RECORD_ROWS // protocol.RECORD_BATCH} steps of DP-SGD each,
+  batches of {protocol.RECORD_BATCH} by Poisson sampling. Opacus trains client after client with its own optimizer,
+  wrapped once; once with stored gradients (its default), once with ghost clipping.
+- **f**: every client's own model on {protocol.TESTS} images of its own, and the shared model on all of them.
+- **g**: one epoch over clients with a log-normal number of images, {min(sizes)} to {max(sizes)} (mean
+  {sum(sizes) / len(sizes):.0f}), beside clients that all have the mean; seconds are scaled to equal work.
 
-The systems stay warm in processes of their own and take turns round by round, {run.repeats} rounds each, so that only
-one computes at a time. Every system's process times its own round; where several processes share one, the last to
-finish counts.
+pfl-research is set up as in its own image classification benchmark (`FederatedAveraging`, `PyTorchModel`, users from
+`FederatedDataset.from_slices` over tensors, `CentrallyAppliedPrivacyMechanism(GaussianMechanism)`). Flower runs a
+ServerApp and a ClientApp of its message API in its simulation engine, an actor a core, without a strategy between: the
+least that a round can be there. The PyTorch loop trains one client after another with `nn.Module` and
+`torch.optim.SGD`. Each ran in the fastest of these settings, by the median of two rounds beforehand:
 
-pfl-research is set up as in its own image classification benchmark: `FederatedAveraging`, `PyTorchModel`, users from
-`FederatedDataset.from_slices` over tensors, and `WeightByUser` and
-`CentrallyAppliedPrivacyMechanism(GaussianMechanism)` as postprocessors. The PyTorch loop trains one client after
-another with `nn.Module` and `torch.optim.SGD`. Both go through a client's images in the same order every epoch.
+{_markdown_table(("Work", "System", "Setting", "Median"), _tried_rows(timings))}
 
-Each system ran in the fastest of these settings, by the median of {TRIAL_ROUNDS} rounds beforehand. Sharing a round
-between processes is the advice of pfl-research's guide for small models.
+## Roofline
 
-{tried}
+In this run, on all cores, a matrix product of 1,536 x 1,536 reached {rates.operations / 1e9:.0f} GFLOP/s and a copy of
+128 MiB {rates.bytes / 1e9:.1f} GB/s, read and written (medians of measurements before, between and after). The roofline
+is the longer of operations at the first and bytes at the second; its share is what part of Tacit's time that is.
+
+{_markdown_table(("Work", "GFLOP", "MB", "Operations", "Bytes"), _work_rows(timings, rates))}
+
+Operations are those of the plain algorithm: two for each weight and each place it is used at, in the forward pass, for
+the gradient of the weights, and for the gradient of the inputs except in the first layer (e: without the extra work of
+norms by example). Bytes are what must come from memory whatever is kept in cache: each example once, each client's
+models once in and once out. What stands between Tacit and the roofline: products of small matrices (ten rows) reach
+less than a large one; patches of a convolution are written and read (b, c); element-wise work, pooling, batches and
+clipping make passes that the count leaves out. A share may be above what an operation count suggests, because the first
+layer's steps are done on shares of examples, with a quarter of the multiplications.
 
 ## Machine and versions
 
 {machine()}; load average {run.load_before:.2f} before the start.
 
 {_version_lines(timings)}
-
-## To repeat it
-
-```
-{run.command}
-```
 """
 
 
-def as_json(timings: Timings, run: Run) -> dict[str, Any]:
+def as_json(timings: Timings, rates: Rates, run: Run) -> dict[str, Any]:
     def one(timing: Timing) -> dict[str, Any]:
         lower, upper = timing.quartiles
         return {"median": timing.median, "lower_quartile": lower, "upper_quartile": upper} | asdict(timing)
 
-    models = {model: {name: one(timing) for name, timing in each.items()} for model, each in timings.items()}
-    return asdict(run) | {"machine": machine(), "models": models}
+    works = {
+        key: {"title": WORKLOADS[key].title, "roofline": WORKLOADS[key].work.seconds(rates)}
+        | {"systems": [one(timing) for timing in found]}
+        for key, found in timings.items()
+    }
+    return asdict(run) | {"machine": machine(), "rates": asdict(rates), "workloads": works}
 
 
-def draw(timings: Timings, path: Path) -> None:
-    """A panel for each model, a bar for each system, whiskers over the middle half of its rounds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    height = 1.1 + 0.5 * max(map(len, timings.values()))
-    figure, panels = plt.subplots(1, len(timings), figsize=(5.2 * len(timings), height), squeeze=False)
-    for panel, (model, of_model) in zip(panels[0], timings.items(), strict=True):
-        _draw_panel(panel, MODEL_TITLES[model], of_model)
-    figure.tight_layout(w_pad=3)
-    figure.savefig(path, dpi=160)
-    plt.close(figure)
-
-
-def _draw_panel(panel: Any, title: str, timings: dict[str, Timing]) -> None:
-    medians = [timing.median for timing in timings.values()]
-    quartiles = [timing.quartiles for timing in timings.values()]
-    below = [median - lower for median, (lower, _) in zip(medians, quartiles, strict=True)]
-    above = [upper - median for median, (_, upper) in zip(medians, quartiles, strict=True)]
-    titles = [SYSTEMS[name].title for name in timings]
-    colors = ["#1f6f8b" if name == "tacit" else "#b8c4cc" for name in timings]
-    panel.barh(titles, medians, xerr=[below, above], color=colors, ecolor="#444444", height=0.62, capsize=3)
-    ends = [upper for _, upper in quartiles]
-    for place, (end, median) in enumerate(zip(ends, medians, strict=True)):
-        label = f"{median:.2f} s ({median / medians[0]:.1f}x)" if place else f"{median:.2f} s"
-        panel.text(end + 0.02 * max(ends), place, label, va="center", fontsize=9)
-    panel.set_xlim(0, 1.35 * max(ends))
-    panel.invert_yaxis()
-    panel.set_title(title, fontsize=10, loc="left")
-    panel.set_xlabel("seconds a round (less is better)", fontsize=9)
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.tick_params(axis="y", length=0)
-
-
-def write(timings: Timings, run: Run, to: Path) -> None:
+def write(timings: Timings, rates: Rates, run: Run, to: Path) -> None:
     to.mkdir(parents=True, exist_ok=True)
-    (to / "speed.md").write_text(markdown(timings, run))
-    (to / "speed.json").write_text(json.dumps(as_json(timings, run), indent=1) + "\n")
-    draw(timings, to / "speed.png")
+    (to / "speed.md").write_text(markdown(timings, rates, run))
+    (to / "speed.json").write_text(json.dumps(as_json(timings, rates, run), indent=1) + "\n")
+    panels = {f"{key}  {WORKLOADS[key].title}": found for key, found in timings.items()}
+    least = [WORKLOADS[key].work.seconds(rates) for key in timings]
+    bars = [[(timing.title, timing.median, timing.quartiles) for timing in found] for found in panels.values()]
+    draw(list(panels), bars, least, to / "speed.png")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import CORES, count
+from benchmarks.peers import protocol
 from benchmarks.serving import PeerError
 
 HERE = Path(__file__).resolve().parent
@@ -22,9 +23,10 @@ class Setting:
 
     workers: int
     threads: int
+    unit: str = "thread"  # what a system makes of them: Flower has actors of one thread each
 
     def __str__(self) -> str:
-        return f"{count(self.workers, 'process')} x {count(self.threads, 'thread')}"
+        return f"{count(self.workers, 'process')} x {count(self.threads, self.unit)}"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class System:
     script: str
     python: Callable[[], Path]
     settings: tuple[Setting, ...]
+    models: tuple[str, ...] = protocol.MODELS
 
 
 def this_python() -> Path:
@@ -44,6 +47,10 @@ def this_python() -> Path:
 
 def pfl_python() -> Path:
     return _own_python("pfl", _python_for_pfl)
+
+
+def flower_python() -> Path:
+    return _own_python("flower", lambda: sys.executable)
 
 
 def opacus_python() -> Path:
@@ -89,8 +96,11 @@ def _settings(shares_rounds: bool) -> tuple[Setting, ...]:
 SYSTEMS = {
     system.name: system
     for system in (
-        System("tacit", "Tacit", "tacit_rounds.py", this_python, _settings(shares_rounds=False)),
+        System("tacit", "Tacit", "tacit_rounds.py", this_python, (Setting(1, CORES),)),
         System("pfl", "pfl-research", "pfl_rounds.py", pfl_python, _settings(shares_rounds=True)),
         System("loop", "PyTorch loop", "torch_loop.py", this_python, _settings(shares_rounds=False)),
+        System(
+            "flower", "Flower simulation", "flower_rounds.py", flower_python, (Setting(1, CORES, "actor"),), ("mlp",)
+        ),
     )
 }

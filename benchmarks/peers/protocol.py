@@ -10,8 +10,10 @@ Only the standard library is used here: every system runs in an environment of i
 
 import argparse
 import json
+import math
 import os
 import platform
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -31,13 +33,15 @@ LOCAL_RATE = 0.1
 CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
 SERVER_RATE = 1.0
-WARM_UP_ROUNDS = 3
+WARM_UP_ROUNDS = 2
 RECORD_CLIENTS, RECORD_ROWS, RECORD_BATCH = 100, 128, 64  # two steps of DP-SGD for each client
 RECORD_HIDDEN = (600, 100)
 RECORD_CLASSES = 10
 SEED = 0
 
-Round = Callable[[], None]
+TESTS = 10  # images of each client that its own model is evaluated on
+
+Round = Callable[[], float | None]  # what it returns is how much work it was; nothing for the usual amount
 Build = Callable[[str], Round]
 
 
@@ -53,7 +57,7 @@ def run(
     replies = _take_stdout()
     set_threads(options.threads)
     one_round = build(options.model)
-    for _ in range(WARM_UP_ROUNDS if models is MODELS else 1):
+    for _ in range(WARM_UP_ROUNDS):
         one_round()
     about: dict[str, Any] = {
         "system": system,
@@ -93,9 +97,17 @@ def _serve(about: dict[str, Any], one_round: Round, replies: TextIO) -> None:
 
 
 def _timed(one_round: Round) -> float:
+    """Seconds of a round, for the usual amount of work."""
     start = time.perf_counter()
-    one_round()
-    return time.perf_counter() - start
+    work = one_round()
+    seconds = time.perf_counter() - start
+    return seconds if work is None else seconds / work
+
+
+def unequal_sizes() -> list[int]:
+    """Images of each client: log-normal around 60, from 10 to 1,000; most have few."""
+    draw = random.Random(SEED)
+    return [int(min(max(draw.lognormvariate(math.log(60), 1.0), 10), 1000)) for _ in range(CLIENTS)]
 
 
 def _reply(replies: TextIO, value: dict[str, Any] | float) -> None:

@@ -1,20 +1,24 @@
-"""The rounds in Tacit."""
+"""The rounds in Tacit: DP-FedAvg, Ditto, clients of unequal sizes, and the evaluation of everybody's own model."""
 
+from dataclasses import dataclass, field
+
+import numpy as np
 import protocol
 import torch
 
+from tacit.core import Method
 from tacit.engine.assemble import Privacy, Training, assemble
 from tacit.engine.loop import Run, Schedule
 from tacit.federation.cohort import FixedSize
-from tacit.federation.data import Federation, from_clients
-from tacit.methods import FedAvg, LocalSgd, ServerSgd
+from tacit.federation.data import Federation
+from tacit.methods import Ditto, FedAvg, LocalSgd, ServerSgd
 from tacit.models import MLP, FiveLayerCNN, TwoConvCNN
 from tacit.privacy.clip import Fixed
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.levels import Level
 from tacit.privacy.requests import Central
 
-MODELS = {
+NETWORKS = {
     "mlp": lambda classes: MLP(protocol.IMAGE_SIDE**2, classes, (100,)),
     "cnn": lambda classes: FiveLayerCNN(1, protocol.IMAGE_SIDE, classes),
     "writers": lambda classes: TwoConvCNN(1, protocol.IMAGE_SIDE, classes),
@@ -22,10 +26,43 @@ MODELS = {
 NEVER = 10**9
 
 
-def clients(classes: int) -> Federation:
-    """Random images; each client tests on one of them, because a federation wants test rows (they are not used)."""
+def fedavg() -> Method:
+    return FedAvg(LocalSgd(protocol.LOCAL_RATE), ServerSgd(protocol.SERVER_RATE))
+
+
+def alike() -> np.ndarray:
+    return np.full(protocol.CLIENTS, protocol.IMAGES_PER_CLIENT)
+
+
+@dataclass(frozen=True)
+class World:
+    """What a name on the command line stands for; a cohort is as large as the network's."""
+
+    network: str
+    method: Method = field(default_factory=fedavg)
+    sizes: np.ndarray = field(default_factory=alike)
+    epochs: int = protocol.LOCAL_EPOCHS
+    tests: int = 1  # a federation wants test rows; only an evaluation uses them
+
+
+def worlds() -> dict[str, World]:
+    unequal = protocol.unequal_sizes()
+    return {
+        "mlp": World("mlp"),
+        "cnn": World("cnn"),
+        "writers": World("writers"),
+        "ditto-mlp": World("mlp", Ditto(fedavg())),
+        "ditto-cnn": World("cnn", Ditto(fedavg())),
+        "unequal": World("mlp", sizes=np.array(unequal), epochs=1),
+        "equal": World("mlp", sizes=np.full(len(unequal), sum(unequal) // len(unequal)), epochs=1),
+        "evaluation": World("mlp", Ditto(fedavg()), tests=protocol.TESTS),
+    }
+
+
+def clients(sizes: np.ndarray, tests: int, classes: int) -> Federation:
+    """Random images, in memory as the networks take them."""
     draw = torch.Generator().manual_seed(protocol.SEED)
-    n, side = protocol.IMAGES_PER_CLIENT, protocol.IMAGE_SIDE
+    rows, side = int(sizes.sum()), protocol.IMAGE_SIDE
 
     def images(several: int) -> torch.Tensor:
         return torch.rand(several, side, side, generator=draw)
@@ -33,26 +70,57 @@ def clients(classes: int) -> Federation:
     def labels(several: int) -> torch.Tensor:
         return torch.randint(0, classes, (several,), generator=draw)
 
-    return from_clients({k: (images(n), labels(n), images(1), labels(1)) for k in range(protocol.CLIENTS)})
+    return Federation(
+        name="random",
+        x=images(rows),
+        y=labels(rows),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        test_x=images(tests * len(sizes)),
+        test_y=labels(tests * len(sizes)),
+        test_offsets=np.arange(len(sizes) + 1) * tests,
+        common_x=None,
+        common_y=None,
+        ids=tuple(map(str, range(len(sizes)))),
+        classes=classes,
+    )
+
+
+def prepare(world: World) -> Run:
+    classes = protocol.CLASSES[world.network]
+    levels = (Level("private", delta=1e-4, noise=protocol.NOISE_MULTIPLIER),)
+    sampler = FixedSize(protocol.COHORT[world.network])
+    training = Training(rounds=NEVER, sampler=sampler, batch=protocol.BATCH, epochs=world.epochs)
+    network = NETWORKS[world.network](classes)
+    privacy = Privacy(Central(Fixed(protocol.CLIP_NORM)), levels)
+    parts = assemble(clients(world.sizes, world.tests, classes), network, world.method, privacy, training)
+    return Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=NEVER, checkpoint_every=NEVER))
+
+
+def give_everybody_a_model(run: Run) -> None:
+    first = run.engine.method.join(run.progress.server.view, run.engine.start)
+    for some in np.array_split(np.arange(protocol.CLIENTS), 20):
+        run.store.write(some, {name: leaf.expand(len(some), *leaf.shape).clone() for name, leaf in first.items()})
 
 
 def build(model: str) -> protocol.Round:
-    privacy = Privacy(
-        Central(Fixed(protocol.CLIP_NORM)), (Level("private", delta=1e-4, noise=protocol.NOISE_MULTIPLIER),)
-    )
-    training = Training(
-        rounds=NEVER, sampler=FixedSize(protocol.COHORT[model]), batch=protocol.BATCH, epochs=protocol.LOCAL_EPOCHS
-    )
-    method = FedAvg(LocalSgd(protocol.LOCAL_RATE), ServerSgd(protocol.SERVER_RATE))
-    classes = protocol.CLASSES[model]
-    parts = assemble(clients(classes), MODELS[model](classes), method, privacy, training)
-    run = Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=NEVER, checkpoint_every=NEVER))
-
-    def one_round() -> None:
+    world = worlds()[model]
+    run = prepare(world)
+    if model == "evaluation":
+        give_everybody_a_model(run)
+    for _ in range(20 if model == "unequal" else 0):  # until programs of all lengths are recorded
         run.step()
 
-    return one_round
+    def evaluation() -> None:
+        run.evaluate()
+
+    def one_round() -> float:
+        """A round; its work is how many times the usual number of images its cohort has."""
+        cohort = run.plan.setting.sampler.draw(run.engine.seed, run.progress.round, run.purse.eligible())
+        run.step()
+        return float(world.sizes[cohort].mean() / world.sizes.mean())
+
+    return evaluation if model == "evaluation" else one_round
 
 
 if __name__ == "__main__":
-    protocol.run("tacit", build, torch.set_num_threads, ("tacit-fl", "torch"))
+    protocol.run("tacit", build, torch.set_num_threads, ("tacit-fl", "torch"), tuple(worlds()))

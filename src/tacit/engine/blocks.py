@@ -35,11 +35,6 @@ def sizes(block: Node) -> tuple[int, int, int]:
     return clients, rows, torch.Size(inputs).numel()
 
 
-def narrow(block: Node) -> bool:
-    _, rows, inputs = sizes(block)
-    return 2 * rows <= inputs
-
-
 def picked_rows(graph: GraphModule, batch: Any) -> Rows | None:
     """Where a batch [clients, batch, inputs] was picked from."""
     if isinstance(batch, Node) and batch.target is aten.as_strided.default and _merged(batch):

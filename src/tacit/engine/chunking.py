@@ -12,10 +12,11 @@ from tacit.privacy.sampling import BatchRule
 
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
 _CACHE_NUMBERS = 2**21  # the same for a recorded program, which is fastest while all of it stays in a core's cache
-_MOST_STEPS = 40  # a recorded program is as long as its steps are many
+_MOST_STEPS = 128  # a recorded program is as long as its steps are many
 _FEWEST, _MOST = 4, 25  # clients of a recorded program
+_FEWEST_LONG, _CLIENT_STEPS = 2, 150  # where clients are unequal: fewer that take long, so that little is padded
 _FEW_LENGTHS = 8
-_ROUNDED = sorted({n << k for n in (2, 3) for k in range(40)} | {0, 1})  # 0, 1, 2, 3, 4, 6, 8, 12, ...
+_ROUNDED = sorted({n << k for n in (4, 5, 6, 7) for k in range(40)} | {0, 1, 2, 3})  # .., 8, 10, 12, 14, 16, 20, ..
 _WORTH_ROUNDS = 20  # rounds that pay for recording one program
 
 
@@ -38,44 +39,58 @@ class Chunking:
 
     @cached_property
     def recorded(self) -> bool:
-        """Whether a chunk's program is recorded and replayed: if the run is long enough to gain by it."""
+        """Whether chunks' programs are recorded and replayed: if the run is long enough to gain by it."""
         if self.record is False or self.gather or not isinstance(self.batches, Shuffled | FixedSteps):
             return False
-        if self._lengths[-1] > _MOST_STEPS:
-            return False
         return self.record is True or self.rounds >= _WORTH_ROUNDS * len(self._lengths)
+
+    def records(self, clients: np.ndarray) -> bool:
+        """Whether the program of this chunk is: not if it would be very long."""
+        return self.recorded and self.steps[clients].max() <= _MOST_STEPS
 
     def split(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """Clients with like numbers of steps together, so that little is padded; the longest first."""
         ordered = cohort[np.argsort(-self.steps[cohort], kind="stable")]
-        several = self._several(len(cohort))
-        for begin in range(0, len(ordered), several):
-            yield ordered[begin : begin + several]
+        while len(ordered):
+            several = self._several(int(self.steps[ordered[0]]), len(cohort))
+            yield ordered[:several]
+            ordered = ordered[several:]
 
     def shape(self, clients: np.ndarray) -> Shape:
         """Of the recorded program for these clients: a little larger than they are, so that there are few programs."""
         steps = self.steps[clients]
-        most = next(n for n in self._lengths if n >= steps.max())
-        least = int(steps.min()) if self.alike else 0
-        full = max((n for n in self._lengths if n <= least), default=0)
-        return Shape(self._several(len(clients)), most, full, self._own(most))
+        most, least = self._length(int(steps.max())), int(steps.min()) if self.alike else 0
+        if len(self._lengths) > _FEW_LENGTHS // 2:  # many lengths: full or not, nothing between
+            full = most if least == most else 0
+        else:
+            full = max((n for n in self._lengths if n <= least), default=0)
+        return Shape(self._several(int(steps.max()), len(clients)), most, full, self._own(most))
 
     def _own(self, steps: int) -> int:
         """No fewer rows than anybody has who takes at most so many steps."""
         return steps // self.batches.epochs * self.batches.size if isinstance(self.batches, Shuffled) else 0
+
+    def _length(self, steps: int) -> int:
+        return next(n for n in self._lengths if n >= steps)
 
     @cached_property
     def _lengths(self) -> tuple[int, ...]:
         """How many steps a recorded program may have: few different numbers, so that there are few programs."""
         found = np.unique(self.steps)
         if len(found) > _FEW_LENGTHS:
-            found = np.unique([next(n for n in _ROUNDED if n >= steps) for steps in found])
+            found = np.unique([min(next(n for n in _ROUNDED if n >= steps), found[-1]) for steps in found])
         return tuple(int(n) for n in found)
 
-    def _several(self, clients: int) -> int:
-        """A recorded program has a fixed number of clients; else as many as memory likes, two chunks a worker."""
+    def _several(self, steps: int, cohort: int) -> int:
+        """Clients of the chunk whose longest takes so many steps.
+
+        A recorded program has a fixed number of clients; else as many as memory likes, two chunks a worker.
+        """
         if self.chunk:
             return self.chunk
-        if self.recorded:
-            return max(_FEWEST, min(_MOST, _CACHE_NUMBERS // self.params))
-        return max(1, min(_CHUNK_NUMBERS // self.params, -(-clients // (2 * self.workers))))
+        if not self.recorded or steps > _MOST_STEPS:
+            return max(1, min(_CHUNK_NUMBERS // self.params, -(-cohort // (2 * self.workers))))
+        fitting = max(_FEWEST, min(_MOST, _CACHE_NUMBERS // self.params))
+        if len(self._lengths) == 1:
+            return fitting
+        return min(fitting, max(_FEWEST_LONG, _CLIENT_STEPS // max(1, self._length(steps))))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from tacit.engine.dead_steps import dead_steps
 from tacit.engine.spans import spans
 
 aten = torch.ops.aten
@@ -38,6 +39,7 @@ def simplify(graph: GraphModule) -> GraphModule:
     _multiply_and_add(graph)
     _drop_unused(graph)
     spans(graph)
+    dead_steps(graph)
     _square_sums(graph)
     _zeros(graph)
     _drop_unused(graph)

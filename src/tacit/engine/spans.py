@@ -15,18 +15,18 @@ A row that is not finite spoils a client's whole round, also where it was to com
 A pass over a recorded program (see simplify.py): it looks for products of something with rows picked from one block.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.engine.blocks import Blocks, Rows, narrow, picked_rows, shape_of, sizes, value
+from tacit.engine.blocks import Blocks, Rows, picked_rows, shape_of, sizes, value
 
 aten = torch.ops.aten
 _PRODUCTS = (aten.bmm.default, aten.baddbmm.default)
 _FEWEST = 4  # fewer products do not pay for B B'
+_PASSES = 2  # what a wide product costs against its multiplications: it also goes through all the weights in memory
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,23 @@ class Form:
 
 
 def spans(graph: GraphModule) -> None:
-    """Rewrites the weights of every block that is narrow and often used; does nothing where there is none."""
-    met = Counter(rows.block for node in _calls(graph) if (rows := _met(graph, node)))
-    worth = {block for block, several in met.items() if several >= _FEWEST and narrow(block)}
+    """Rewrites the weights of every block where that is less work; does nothing where there is none."""
+    met: dict[Node, list[Node]] = {}
+    for node in _calls(graph):
+        if rows := _met(graph, node):
+            met.setdefault(rows.block, []).append(node)
+    worth = {block for block, products in met.items() if _worth(block, products)}
     if worth:
         _Spans(Blocks(graph), worth).rewrite()
+
+
+def _worth(block: Node, products: list[Node]) -> bool:
+    """Multiplications of a client: B B', B W', the weights at the end, two narrow products a step; or two wide ones."""
+    _, rows, inputs = sizes(block)
+    batch, outputs = shape_of(products[0].args[-1])[1], shape_of(products[0])[1]
+    steps = 2 * len(products) * batch * outputs
+    narrow = rows * rows * inputs + 2 * rows * outputs * inputs + steps * rows
+    return len(products) >= _FEWEST and narrow <= _PASSES * steps * inputs
 
 
 def _calls(graph: GraphModule) -> list[Node]:

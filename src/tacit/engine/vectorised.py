@@ -127,7 +127,8 @@ class Vectorised(Clients):
     def compute(self, task: ModuleTask, given: Broadcast, clients: np.ndarray, state: Tree) -> Computed:
         """A chunk's round, from the states that its clients have; nothing is written."""
         (view, public, round), inputs = given, self.inputs_for(state, clients, given.round)
-        run, now = self.programs.get(self._key(given, clients)) if self.recorded else None, torch.tensor(round)
+        recorded, now = self.chunking.records(clients), torch.tensor(round)
+        run = self.programs.get(self._key(given, clients)) if recorded else None
         if run is not None:
             totals, states, losses = run(view, public, now, self.chunking.shape(clients).fill(inputs))
             return Computed(totals, {}, states, losses)
@@ -140,7 +141,7 @@ class Vectorised(Clients):
 
         In one thread alone: nothing else may run while a program is recorded.
         """
-        if not self.recorded or (key := self._key(given, clients)) in self.programs:
+        if not self.chunking.records(clients) or (key := self._key(given, clients)) in self.programs:
             return
         (view, public, round), shape = given, key[0]
         inputs = shape.fill(self.inputs_for(state(), clients, round))

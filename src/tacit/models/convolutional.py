@@ -6,12 +6,18 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from tacit.errors import TacitError
+from tacit.models.pooled import conv_max_pool2d
 
 
 def _positive(size: int, model: str, side: int, least: int) -> int:
     if size < 1:
         raise TacitError(f"images of side {side} are too small for {model}: use a side of {least} or more, or 'mlp'")
     return size
+
+
+def _pooled(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    assert conv.bias is not None
+    return conv_max_pool2d(x, conv.weight, conv.bias)
 
 
 class FiveLayerCNN(nn.Module):
@@ -29,9 +35,9 @@ class FiveLayerCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], *self.image)
-        x = max_pool2d(self.conv1(x), 2).relu()  # the same as after ReLU, on a quarter of the numbers
-        x = max_pool2d(self.conv2(x), 2).relu()
-        x = self.linear1(x.flatten(1)).relu()
+        x = _pooled(self.conv1, x).relu()  # the same as after ReLU, on a quarter of the numbers
+        x = _pooled(self.conv2, x).relu()
+        x = self.linear1(x.flatten(1).contiguous()).relu()
         return self.head(self.linear2(x).relu())
 
 
@@ -60,7 +66,7 @@ class TwoConvCNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], *self.image)
         x = max_pool2d(self.conv2(self.conv1(x).relu()), 2).relu()
-        return self.head(self.linear(x.flatten(1)).relu())
+        return self.head(self.linear(x.flatten(1).contiguous()).relu())
 
 
 class AlexNet(nn.Module):

@@ -12,7 +12,8 @@ places of a row are one long run, whatever a kernel does with rows and columns.
 # pyright: reportIncompatibleMethodOverride=false
 # (the signatures of an autograd function are its own)
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, Final
 
 import torch
@@ -104,7 +105,7 @@ class _Convolution(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Dims, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> tuple[Tensor, int]:
-        x, weight = (_first(leaf, at, info) for leaf, at in zip((x, weight), in_dims, strict=False))
+        x, weight = (batched_first(leaf, at, info) for leaf, at in zip((x, weight), in_dims, strict=False))
         if in_dims[1] is None:  # one weight for all: more images
             return _Convolution.apply(x.flatten(0, 1), weight[0], stride, padding).unflatten(0, x.shape[:2]), 0
         patches, places = _patches(x, weight, stride, padding)
@@ -149,7 +150,9 @@ class _ConvolutionBack(Function):
         padding: Pair,
         wanted: tuple[bool, bool],
     ) -> tuple[tuple[Tensor, Tensor], Any]:
-        gradient, x, weight = (_first(leaf, at, info) for leaf, at in zip((gradient, x, weight), in_dims, strict=False))
+        gradient, x, weight = (
+            batched_first(leaf, at, info) for leaf, at in zip((gradient, x, weight), in_dims, strict=False)
+        )
         flat = _images_last(gradient).flatten(2)
         to_x = to_weight = x.new_zeros(len(x))
         if wanted[0]:
@@ -161,7 +164,7 @@ class _ConvolutionBack(Function):
         return (to_x, to_weight), (0, 0)
 
 
-def _first(leaf: Tensor, at: int | None, info: Any) -> Tensor:
+def batched_first(leaf: Tensor, at: int | None, info: Any) -> Tensor:
     """With the batched dimension in front; what is not batched is repeated as a view."""
     return leaf.expand(info.batch_size, *leaf.shape) if at is None else leaf.movedim(at, 0)
 
@@ -172,14 +175,27 @@ def _images_last(x: Tensor) -> Tensor:
 
 
 def _patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> tuple[Tensor, Pair]:
-    """[clients, channels * kernel, places * images]: cut along the width first, then along the height."""
-    high, wide = weight.shape[-2:]
+    """[clients, channels * kernel, places * images], and how many places there are along each side."""
     padded = pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
-    columns = (
-        _images_last(padded).unfold(3, wide, stride[1]).permute(0, 1, 5, 2, 3, 4).contiguous()
-    )  # .., wide, h, places, images
-    patches = columns.unfold(3, high, stride[0]).permute(0, 1, 6, 2, 3, 4, 5)  # .., high, wide, places, places, images
-    return patches.reshape(len(x), weight[0, 0].numel(), -1), (patches.shape[4], patches.shape[5])
+    windows = _windows(_images_last(padded), (weight.shape[-2], weight.shape[-1]), stride)
+    return windows.reshape(len(x), weight[0, 0].numel(), -1), (windows.shape[-3], windows.shape[-2])
+
+
+def _windows(whole: Tensor, kernel: Pair, stride: Pair) -> Tensor:
+    """[.., *size, images] -> [.., *kernel, *places, images], each side of the kernel as (n / stride, stride).
+
+    Rows and columns are sorted by their remainder first: then neighbouring places of a window are one run of memory.
+    """
+    if not _divides(stride, (whole.shape[-3], whole.shape[-2]), kernel):
+        return whole.unfold(-3, kernel[0], stride[0]).unfold(-3, kernel[1], stride[1]).movedim((-2, -1), (-5, -4))
+    split = whole.unflatten(-2, (-1, stride[1])).unflatten(-4, (-1, stride[0]))
+    by_remainder = split.movedim((-4, -2), (-5, -4)).contiguous()
+    cut = by_remainder.unfold(-3, kernel[0] // stride[0], 1).unfold(-3, kernel[1] // stride[1], 1)
+    return cut.movedim((-2, -1), (-7, -5))
+
+
+def _divides(stride: Sequence[int], *sizes: Sequence[int]) -> bool:
+    return all(n % s == 0 for size in sizes for n, s in zip(size, stride, strict=True))
 
 
 def _unpatched(spread: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
@@ -197,12 +213,21 @@ def _unpatched(spread: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding:
 def _overlay(spread: Tensor, size: list[int], stride: list[int]) -> Tensor:
     """[planes, high, wide, rows, columns, images] added up where patches overlap: [planes, *size, images]."""
     planes, high, wide, rows, columns, images = spread.shape
-    lines = spread.new_zeros(planes, high, rows, size[1], images)
-    for j in range(wide):
-        lines[..., j : j + stride[1] * (columns - 1) + 1 : stride[1], :] += spread[:, :, j]
+    if not _divides(stride, size, (high, wide)):
+        return _overlay_any(spread, size, stride)
+    parts = spread.view(planes, -1, stride[0], wide // stride[1], stride[1], rows, columns, images)
+    whole = spread.new_zeros(planes, *stride, size[0] // stride[0], size[1] // stride[1], images)  # by remainder
+    for i, j in product(range(parts.shape[1]), range(parts.shape[3])):
+        whole[:, :, :, i : i + rows, j : j + columns] += parts[:, i, :, j]
+    return whole.permute(0, 3, 1, 4, 2, 5).reshape(planes, *size, images)
+
+
+def _overlay_any(spread: Tensor, size: list[int], stride: list[int]) -> Tensor:
+    planes, high, wide, rows, columns, images = spread.shape
     whole = spread.new_zeros(planes, *size, images)
-    for i in range(high):
-        whole[:, i : i + stride[0] * (rows - 1) + 1 : stride[0]] += lines[:, i]
+    ends = stride[0] * (rows - 1) + 1, stride[1] * (columns - 1) + 1
+    for i, j in product(range(high), range(wide)):
+        whole[:, i : i + ends[0] : stride[0], j : j + ends[1] : stride[1]] += spread[:, i, j]
     return whole
 
 
@@ -236,7 +261,7 @@ class _Pool(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Dims, x: Tensor) -> Any:
-        return _Pool.apply(_first(x, in_dims[0], info)), (0, 0, 0)
+        return _Pool.apply(batched_first(x, in_dims[0], info)), (0, 0, 0)
 
 
 class _Unpool(Function):
@@ -261,7 +286,7 @@ class _Unpool(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Dims, *given: Tensor) -> Any:
-        return _Unpool.apply(*(_first(leaf, at, info) for leaf, at in zip(given, in_dims, strict=True))), 0
+        return _Unpool.apply(*(batched_first(leaf, at, info) for leaf, at in zip(given, in_dims, strict=True))), 0
 
 
 def _split(values: Tensor, second: Tensor, dim: int) -> Tensor:

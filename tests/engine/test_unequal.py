@@ -1,0 +1,55 @@
+"""Clients of unequal sizes: chunks that pad little, and recorded programs that give what the plain ones give."""
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core import Method
+from tacit.engine.assemble import Privacy, Training, assemble
+from tacit.engine.chunking import Chunking
+from tacit.engine.loop import Run
+from tacit.federation.cohort import FixedSize, Shuffled
+from tacit.federation.data import Federation, from_clients
+from tacit.methods import Ditto, FedAvg, LocalSgd
+from tacit.models import MLP, initialise
+from tacit.privacy.ledger import Ledger
+
+SIZES = (3, 8, 15, 26, 41, 60, 77, 95, 112, 124)
+
+
+def clients() -> Federation:
+    draw = torch.Generator().manual_seed(0)
+
+    def rows(several: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.rand(several, 6, generator=draw), torch.randint(3, (several,), generator=draw)
+
+    return from_clients({k: (*rows(n), *rows(1)) for k, n in enumerate(SIZES)})
+
+
+@pytest.mark.parametrize("method", [FedAvg(LocalSgd(0.1)), Ditto(FedAvg(LocalSgd(0.1)))], ids=["fedavg", "ditto"])
+def test_a_recorded_round_of_unequal_clients_is_the_plain_one(method: Method) -> None:
+    def after_rounds(rounds: int) -> torch.Tensor:
+        """A long run records its programs, a short one does not."""
+        training = Training(rounds=rounds, sampler=FixedSize(8), batch=5, epochs=1, dtype=torch.float64)
+        parts = assemble(clients(), initialise(MLP(6, 3, (4,)), 0), method, Privacy(), training)
+        run = Run(*parts, ledger=Ledger.open(":memory:"))
+        assert parts.engine.recorded == (rounds > 100)
+        for _ in range(3):
+            run.step()
+        assert all(program is not None for program in parts.engine.programs.values())
+        return torch.cat([leaf.flatten() for leaf in run.progress.server.view.model.values()])
+
+    assert torch.allclose(after_rounds(100_000), after_rounds(3), rtol=1e-9, atol=1e-12)
+
+
+def test_chunks_of_a_log_normal_population_pad_less_than_a_half_more() -> None:
+    draw = np.random.default_rng(0)
+    steps = np.ceil(np.clip(draw.lognormal(np.log(60), 1.0, 2000), 10, 1000) / 10).astype(np.int64)
+    chunking = Chunking(Shuffled(10, 1), 10**9, steps, 79_510, workers=2, alike=True, gather=False)
+    assert chunking.recorded
+    cohorts = [draw.choice(2000, 100, replace=False) for _ in range(20)]
+    shapes = [(chunking.shape(chunk), chunk) for cohort in cohorts for chunk in chunking.split(cohort)]
+    assert sum(len(chunk) for _, chunk in shapes) == 2000
+    assert all(len(chunk) <= shape.clients and steps[chunk].max() <= shape.steps for shape, chunk in shapes)
+    padded = sum(shape.clients * shape.steps for shape, _ in shapes)
+    assert padded <= 1.5 * sum(steps[chunk].sum() for _, chunk in shapes)
