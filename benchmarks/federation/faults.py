@@ -66,11 +66,10 @@ def _kill_server_app(fed: Local) -> None:
 
 def _fill(fed: Local) -> None:
     folder = fed.home(VICTIM).folder
-    with open(folder / "filler", "wb") as file:
+    with open(folder / "filler", "wb", buffering=0) as file:
         try:
-            while True:
-                file.write(bytes(4096))
-                file.flush()
+            while file.write(bytes(65_536)):
+                pass
         except OSError:
             return
 
@@ -148,9 +147,9 @@ def _covered(office: Office) -> bool:
 
 
 def _small_disk(folder: Path) -> bool:
-    """A disk of 32 MB for the victim, so that it can be filled."""
+    """A disk of 256 MB for the victim, so that it can be filled; one of 32 was full before the fault."""
     folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)], capture_output=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(folder)], capture_output=True)
     return done.returncode == 0
 
 
