@@ -100,8 +100,8 @@ SEARCHES: Final = (
 _ABOUT: Final = (
     "A coarse grid, one or two changes at a time. Best values at its edge (FedHDP's server rate on one-digit clients, "
     "non-private's learning rate) were not followed further; differences of a few tenths are within what another seed "
-    "would change. Momentum, decay, the clip's target and start, and the size of the head come from earlier trials on "
-    "validation images, of which no record is left. The convolutional network's setting was not searched."
+    "would change. Momentum, decay, the clip's target and start, and the size of the head come from earlier trials, "
+    "of which no record is left. The convolutional network's setting was not searched."
 )
 
 
