@@ -122,7 +122,7 @@ SKEWED: Final = replace(
     tuned={
         **_MNIST_TUNED,
         "fedhdp": Tuned(lr=0.1, server_lr=0.3, decay=0.998),
-        OPTIMAL: Tuned(lr=0.1, server_lr=0.3, decay=0.998),
+        OPTIMAL: Tuned(lr=0.1, server_lr=0.15, decay=0.998),
     },
 )
 
