@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
+from tacit.engine.assemble import Privacy
 from tacit.engine.record import record
-from tacit.methods import Ditto, FedAvg
+from tacit.methods import AdaPeD, Ditto, FedAvg
+from tacit.privacy.levels import Level
 from tacit.privacy.noise import Seeded
+from tacit.privacy.stepwise import Stepwise
 from tests.worlds import GROUPED, RECORD, largest_difference, run, states
 
 
@@ -124,3 +127,14 @@ def test_a_long_run_is_recorded_and_a_short_one_is_not() -> None:
     assert run(FedAvg(), rounds=100).engine.recorded
     assert not run(FedAvg(), rounds=5).engine.recorded
     assert not run(FedAvg(), RECORD, rounds=100).engine.recorded
+
+
+def test_noise_in_every_step_is_recorded_like_the_rest() -> None:
+    """Its constants stand under several names, which torch's tracer refuses."""
+    private = Privacy(Stepwise(0.5, 0.1), (Level("private", epsilon=8.0, delta=1e-3),))
+    plain, recorded = (run(AdaPeD(), private, rounds=3, chunk=6, steps=4) for _ in range(2))
+    recorded.engine = replace(recorded.engine, record=True, programs={})
+    for result in (plain, recorded):
+        result.go()
+    assert all(recorded.engine.programs.values())
+    assert largest_difference(states(plain), states(recorded)) < 1e-9

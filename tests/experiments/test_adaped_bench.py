@@ -90,6 +90,11 @@ def test_the_selection_page_marks_the_setting_that_table_1_uses(bench: reproduce
         assert "AdaPeD" in used
 
 
+def test_the_whole_table_has_three_columns_and_a_quick_one_two(bench: reproduce.Bench) -> None:
+    heads = [len(table(reproduce_adaped.make(replace(bench, full=full)), "Table 1").heads) for full in (False, True)]
+    assert heads == [5, 7]
+
+
 def test_one_seed_has_no_spread_to_show(bench: reproduce.Bench) -> None:
     parts = reproduce_adaped.make(replace(bench, seeds=1))
     rows = {row[0]: row for row in table(parts, "Table 1").rows}
@@ -103,7 +108,7 @@ def test_a_claim_that_fails_is_printed_as_failed(bench: reproduce.Bench, monkeyp
     kept = {(row[0], row[1]): row[3] for row in table(reproduce_adaped.make(bench), "Claims").rows}
     assert kept["MNIST, K/n = .1", "AdaPeD at least 98.53"] == "NO"
     assert kept["MNIST, K/n = .1", "AdaPeD is best within one sd"] == "NO"
-    assert kept["writers, K/n = .15", "AdaPeD above pFedMe"] == "NO"
+    assert kept["writers, K/n = .33", "AdaPeD above pFedMe"] == "NO"
 
 
 def test_the_private_page_measures_against_training_alone(bench: reproduce.Bench) -> None:

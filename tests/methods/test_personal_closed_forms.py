@@ -84,6 +84,15 @@ def test_adapeds_psi_never_falls_below_its_floor() -> None:
     assert float(low.view.extra["psi"]) == 0.5
 
 
+@pytest.mark.parametrize("far", [float("nan"), float("inf")])
+def test_a_shared_model_beyond_the_floats_leaves_training_alone(far: float) -> None:
+    """Noise may drive mu anywhere: a personal model must never be worse off for it than without."""
+    method = AdaPeD()
+    lost = Shared(tree.each(lambda leaf: torch.full_like(leaf, far), START), method.init(START).view.extra)
+    here = method.client(lost, START, site()).state
+    assert largest_difference(here, reply(LocalOnly(), site()).state) < 1e-12
+
+
 @pytest.mark.parametrize("method", [AdaPeD, QuPeD])
 def test_a_shared_model_that_is_sure_and_wrong_learns_only_by_mutual_distillation(method: type[Method]) -> None:
     """It says one class for all, against clients that know better: as published, its gradient has vanished."""

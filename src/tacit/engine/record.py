@@ -50,6 +50,7 @@ def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Program:
     """In torch's own interpreter, which holds no lock between operations: chunks run in parallel threads."""
     if not hasattr(torch.jit, "trace"):
         return graph
+    _part(graph)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced: Any = torch.jit.trace(graph, tuple(leaves), check_trace=False, _store_inputs=False)
@@ -59,6 +60,15 @@ def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Program:
             return traced(*given)
 
     return run
+
+
+def _part(graph: GraphModule) -> None:
+    """`torch.jit.trace` refuses a constant that stands under two names: each gets its own."""
+    seen: set[int] = set()
+    for name, value in list(graph.named_buffers(remove_duplicate=False)):
+        if id(value) in seen:
+            setattr(graph, name, value.clone())
+        seen.add(id(value))
 
 
 def _laid(new: Tensor, old: Tensor) -> Tensor:

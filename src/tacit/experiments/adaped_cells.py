@@ -84,7 +84,7 @@ EVERYBODY: Final = World("MNIST, everybody", "mnist", 50, 50, 20)
 
 
 def setting_of(world: World, name: str) -> Setting:
-    """As `adaped/selection` found it best on validation rows."""
+    """The paper's rates, the smallest of its list for the writers' small batches; `adaped/selection` tries others."""
     lr = STATED.get(name, 0.1) if world.data == "mnist" else WRITERS_LR
     return Setting(lr, warm=0.5 if name in PERSONAL else 0.0)
 

@@ -9,6 +9,7 @@ from tacit.experiments.adaped_cells import (
     EVERYBODY,
     METHODS,
     MNIST,
+    PERSONAL,
     WRITERS_15,
     WRITERS_33,
     World,
@@ -47,7 +48,7 @@ def measured(bench: Bench, world: World, name: str) -> dict[str, list[float]]:
 
 def make(bench: Bench) -> list[Part]:
     columns = [sized(world, bench.full) for world in (COLUMNS if bench.full else COLUMNS[:2])]
-    tables = [_rows({name: measured(bench, world, name) for name in TRAINED}) for world in columns]
+    tables = [_rows({name: measured(bench, world, name) for name in _asked(bench.full)}) for world in columns]
     return [
         _table(columns, tables, bench.seeds),
         _verdicts(columns, tables),
@@ -57,22 +58,28 @@ def make(bench: Bench) -> list[Part]:
     ]
 
 
+def _asked(full: bool) -> list[str]:
+    """The random start only with --full."""
+    return [name for name in TRAINED if full or name != "AdaPeD, random start"]
+
+
 def _rows(found: dict[str, dict[str, list[float]]]) -> Table:
     """FedAvg's run is two rows: its shared model, and the same after tuning on each client."""
     fedavg = found["FedAvg"]
     rows = {"FedAvg": {**fedavg, "personal": fedavg["shared"], "worst": []}, "FedAvg + fine-tuning": fedavg}
-    return {name: rows.get(name) or found[name] for name in PAPER}
+    return {name: rows.get(name) or found[name] for name in PAPER if name in rows or name in found}
 
 
 def _table(columns: list[World], tables: list[Table], seeds: int) -> Results:
     rows = []
-    for name, paper in PAPER.items():
-        cells = [[text, over(table[name]["personal"])] for text, table in zip(paper, tables, strict=False)]
+    for name in tables[0]:
+        cells = [[text, over(table[name]["personal"])] for text, table in zip(PAPER[name], tables, strict=False)]
         rows.append([name, *(cell for pair in cells for cell in pair)])
     heads = ["method", *(head for world in columns for head in (f"{world.name}: paper", "measured"))]
     lengths = ", ".join(f"{world.name}: {world.rounds} rounds" for world in columns)
-    note = f"Personal test accuracy in percent, mean over clients, after the last round; {seeds} seeds. {lengths}."
-    return Results("Table 1", heads, rows, note)
+    note = f"Personal test accuracy in percent, mean over clients, after the last round; seeds: {seeds}. {lengths}."
+    started = f" {', '.join(PERSONAL)}: the first half of the rounds is FedAvg's, see below."
+    return Results("Table 1", heads, rows, note + started)
 
 
 def _verdicts(columns: list[World], tables: list[Table]) -> Results:
@@ -130,14 +137,17 @@ smallest of its list, for every method."""
 _START: Final = """**Where AdaPeD starts.** Algorithm 5 leaves its first models theta_i and mu open. From a random
 start a client that is asked every tenth round takes 300 steps on its own rows in all, and hears of the others only
 through mu's outputs on these rows: the features that others learned never reach it. So AdaPeD, QuPeD and Federated ML
-start from what FedAvg found in the first half of the rounds, which counts as part of them; "random start" is AdaPeD
-without it. The start was tried after AdaPeD's test accuracy from a random start had been seen for one seed; one half
-is the only share that was tried, first on validation rows.
+start from what FedAvg found in the first half of the rounds, which counts as part of them; with `--full` AdaPeD from
+a random start stands beside it. The start was tried after AdaPeD's test accuracy from a random start had been seen
+for one seed (98.40, below the claim; its cell was not kept); one half is the only share that was tried, first on
+validation rows.
 
 **Our FedAvg is better than the paper's**, which had 92.93 and 93.14 and is not described: there is less to gain over
-it here. **Writers** differ little, and have few rows: one model for all is best, and what a client trains alone in
-steps of five rows, whether tuning or theta, loses by their noise more than it gains by being its own. AdaPeD stays
-nearer to the shared model than tuning does, and below it."""
+it here. **Writers** differ little and have few rows each: one model for all is as good as any. Steps of five rows on
+one client are noisy: tuning at .01 (Per-FedAvg) does no harm, tuning at .05 does. And with half the rounds given to
+the start, mu stops learning from labels half-way, which a short run notices; how much of AdaPeD's distance from
+FedAvg is due to either was not measured. Smaller rates for theta than the paper's list has were not tried, and psi
+was not tuned."""
 
 REPRODUCTION: Final = Reproduction(
     name="adaped/table-1",

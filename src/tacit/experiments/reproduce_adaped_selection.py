@@ -1,4 +1,4 @@
-"""How the settings of AdaPeD's comparison were chosen: on a fifth of every client's training rows."""
+"""Settings of AdaPeD's comparison beside others, on a fifth of every client's training rows."""
 
 from typing import Final
 
@@ -65,7 +65,7 @@ def _start(setting: Setting) -> str:
 SEED: Final = 100  # of nothing that is reported
 REPRODUCTION: Final = Reproduction(
     name="adaped/selection",
-    title="How the settings of AdaPeD's comparison were chosen",
+    title="Settings of AdaPeD's comparison beside others",
     paper="A fifth of every client's training rows stands in for its test rows; seed 100 is not reported.",
     make=make,
     seeds=1,

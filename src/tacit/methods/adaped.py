@@ -86,8 +86,8 @@ class AdaPeD(Method):
 
 
 def personal_losses(task: Task, shared: Tree) -> Losses:
-    """f(theta) + KD(theta, mu) / (2 psi), of each example."""
-    mu, psi = tree.strip("model", shared), shared[PSI]
+    """f(theta) + KD(theta, mu) / (2 psi), of each example; f alone where noise has driven psi beyond the floats."""
+    mu, psi = tree.strip("model", shared), shared[PSI].nan_to_num(nan=torch.inf)
 
     def losses(theta: View, x: Tensor, y: Tensor) -> Tensor:
         own, divergence = taught(task, mu, theta, x, y)

@@ -2,6 +2,7 @@
 
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 from tacit.core import Task
@@ -17,9 +18,13 @@ def kl(task: Task, teacher: View, student: View, x: Tensor) -> Tensor:
 
 
 def taught(task: Task, teacher: View, student: View, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The student's own losses and its divergence from the teacher, in one pass of each model."""
-    outputs = task.apply(student, x)
-    return task.loss(outputs, y), _divergence(task.apply(teacher, x), outputs)
+    """The student's own losses and its divergence from the teacher, in one pass of each model.
+
+    A teacher that noise has driven beyond the floats teaches nothing: the divergence is 0 where it has no answer.
+    """
+    outputs, answers = task.apply(student, x), task.apply(teacher, x)
+    sound = answers.isfinite().all(-1, keepdim=True)
+    return task.loss(outputs, y), _divergence(torch.where(sound, answers, outputs.detach()), outputs)
 
 
 def lesson(how: Distillation, task: Task, shared: View, personal: View, x: Tensor) -> Tensor:
