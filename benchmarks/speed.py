@@ -110,8 +110,13 @@ def _free_ports(several: int) -> list[int]:
 Step = Callable[..., None]
 
 
-def measure(workloads: Sequence[Workload], repeats: int | None, console: Console) -> tuple[Timings, Rates]:
-    """Time every workload's systems; the machine's own rates are taken before each of them and at the end."""
+def measure(
+    workloads: Sequence[Workload], repeats: int | None, console: Console, save: Callable[[Timings, Rates], None]
+) -> tuple[Timings, Rates]:
+    """Time every workload's systems; the machine's own rates are taken before each of them and at the end.
+
+    What was found is saved after each workload, so that a failure costs no more than its own.
+    """
     columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     found: Timings = {}
     torch.set_num_threads(CORES)
@@ -125,6 +130,7 @@ def measure(workloads: Sequence[Workload], repeats: int | None, console: Console
                 lambda what, advance=1: progress.update(task, description=what, advance=advance),
             )
             rates.append(roofline.measure())
+            save(found, roofline.together(rates))
     return found, roofline.together(rates)
 
 
@@ -217,12 +223,12 @@ def main() -> None:
         with console.status("preparing the environments of the systems"):
             for system in {entry.system for workload in workloads for entry in workload.entries}:
                 system.python()
-        timings, rates = measure(workloads, options.repeats, console)
+        save = lambda timings, rates: write(timings, rates, run, options.out)  # noqa: E731
+        timings, rates = measure(workloads, options.repeats, console, save)
     except PeerError as error:
         console.print(f"error: {error}", style="red", markup=False, highlight=False)
         raise SystemExit(1) from error
     print_table(timings, rates, console)
-    write(timings, rates, run, options.out)
     console.print(f"written: {options.out}/speed.md, speed.json, speed.png")
 
 
