@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint types bench bench-scale crash federation clean
+.PHONY: help demo test lint types bench scaling bench-scale crash federation clean
 
 help:
 	@echo "make demo         train 200 clients on digits and write a page to look at"
 	@echo "make test         lint, type check, tests and doctests"
 	@echo "make lint         ruff and basedpyright only"
-	@echo "make bench        rounds a second beside pfl-research, interleaved"
+	@echo "make bench        seconds a round beside pfl-research, Flower, Opacus and the machine's limit; about 20 minutes"
+	@echo "make scaling      time and memory against cohort, population, parameters, local steps, threads"
 	@echo "make bench-scale  100,000 clients: memory and time a round"
 	@echo "make federation   a real federation on loopback: parity, faults, hostile node, outsiders; about an hour"
 	@echo "make crash        kill a run at 20 random moments and resume it each time"
@@ -33,6 +34,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.speed
+
+scaling: $(STAMP)
+	$(BIN)/python -m benchmarks.scaling
 
 bench-scale: $(STAMP)
 	$(BIN)/python -m benchmarks.scale

@@ -25,13 +25,13 @@ from benchmarks import roofline
 from benchmarks.machine import CORES
 from benchmarks.roofline import Rates
 from benchmarks.serving import PeerError, Worker
-from benchmarks.speed_report import Run, Timing, Timings, print_table, write
+from benchmarks.speed_report import Kept, Run, Timing, Timings, print_table, read, write
 from benchmarks.systems import PEERS, Setting, System
 from benchmarks.workloads import WORKLOADS, Entry, Workload
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 SETTLE_SECONDS = 0.02
-TRIAL_ROUNDS = 2
+TRIAL_ROUNDS = 3
 BUSY = 0.5
 
 
@@ -110,8 +110,13 @@ def _free_ports(several: int) -> list[int]:
 Step = Callable[..., None]
 
 
-def measure(workloads: Sequence[Workload], repeats: int | None, console: Console) -> tuple[Timings, Rates]:
-    """Time every workload's systems; the machine's own rates are taken before each of them and at the end."""
+def measure(
+    workloads: Sequence[Workload], repeats: int | None, console: Console, save: Callable[[Timings, Rates], None]
+) -> tuple[Timings, Rates]:
+    """Time every workload's systems; the machine's own rates are taken before each of them and at the end.
+
+    What was found is saved after each workload, so that a failure costs no more than its own.
+    """
     columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     found: Timings = {}
     torch.set_num_threads(CORES)
@@ -125,6 +130,7 @@ def measure(workloads: Sequence[Workload], repeats: int | None, console: Console
                 lambda what, advance=1: progress.update(task, description=what, advance=advance),
             )
             rates.append(roofline.measure())
+            save(found, roofline.together(rates))
     return found, roofline.together(rates)
 
 
@@ -162,13 +168,12 @@ def _measure(workload: Workload, repeats: int, step: Step) -> list[Timing]:
 
 
 def _try_settings(entry: Entry, what: str, step: Step) -> dict[Setting, float]:
-    """The median of a few rounds in each setting, where there is a choice; one after the other."""
+    """The median of a few rounds in each setting, where there is a choice; the settings take turns as well."""
     step(what, advance=0)
-    found: dict[Setting, float] = {}
-    for setting in _to_try(entry):
-        with Peer(entry.system, entry.model, setting) as peer:
-            found[setting] = statistics.median(_round(peer, lambda: step(what)) for _ in range(TRIAL_ROUNDS))
-    return found
+    with ExitStack() as stack:
+        peers = {each: stack.enter_context(Peer(entry.system, entry.model, each)) for each in _to_try(entry)}
+        turns = [{each: _round(peer, lambda: step(what)) for each, peer in peers.items()} for _ in range(TRIAL_ROUNDS)]
+    return {each: statistics.median(turn[each] for turn in turns) for each in peers}
 
 
 def _round(peer: Peer, step: Callable[[], None]) -> float:
@@ -192,6 +197,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--repeats", type=int, default=None, help="rounds of each system; by default 5 to 15")
+    parser.add_argument("--keep", action="store_true", help="keep what the folder has of other workloads")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for speed.md, speed.json and speed.png")
     options = parser.parse_args()
     if options.repeats is not None and options.repeats < 2:
@@ -201,13 +207,15 @@ def _arguments() -> argparse.Namespace:
 
 def _command(options: argparse.Namespace) -> str:
     chosen = "" if options.workloads == list(WORKLOADS) else f" --workloads {' '.join(options.workloads)}"
-    return "python -m benchmarks.speed" + chosen + (f" --repeats {options.repeats}" if options.repeats else "")
+    more = (f" --repeats {options.repeats}" if options.repeats else "") + (" --keep" if options.keep else "")
+    return "python -m benchmarks.speed" + chosen + more
 
 
 def main() -> None:
     options = _arguments()
     console = Console()
-    run = Run(_command(options), os.getloadavg()[0])
+    kept = read(options.out) if options.keep else Kept()
+    run = Run(" and ".join([*kept.commands, _command(options)]), os.getloadavg()[0])
     if run.load_before > BUSY:
         console.print(
             f"the machine is busy (load average {run.load_before:.1f}): rounds will take longer", style="yellow"
@@ -217,12 +225,12 @@ def main() -> None:
         with console.status("preparing the environments of the systems"):
             for system in {entry.system for workload in workloads for entry in workload.entries}:
                 system.python()
-        timings, rates = measure(workloads, options.repeats, console)
+        save = lambda timings, rates: write(kept.with_new(timings), rates, run, options.out)  # noqa: E731
+        timings, rates = measure(workloads, options.repeats, console, save)
     except PeerError as error:
         console.print(f"error: {error}", style="red", markup=False, highlight=False)
         raise SystemExit(1) from error
     print_table(timings, rates, console)
-    write(timings, rates, run, options.out)
     console.print(f"written: {options.out}/speed.md, speed.json, speed.png")
 
 

@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,29 @@ class Run:
 
 Timings = dict[str, list[Timing]]
 """By workload; Tacit's first."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was measured before: workloads that are measured again replace theirs."""
+
+    timings: Timings = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
+
+    def with_new(self, timings: Timings) -> Timings:
+        found = self.timings | timings
+        return {key: found[key] for key in WORKLOADS if key in found}
+
+
+def read(folder: Path) -> Kept:
+    saved = json.loads((folder / "speed.json").read_text())
+
+    def timing(one: dict[str, Any]) -> Timing:
+        fields = {name: one[name] for name in ("title", "seconds", "tried", "versions")}
+        return Timing(**fields, setting=Setting(**one["setting"]))
+
+    timings = {key: [timing(one) for one in work["systems"]] for key, work in saved["workloads"].items()}
+    return Kept(timings, (saved["command"],))
 
 
 def rows(timings: Timings, rates: Rates) -> list[tuple[str, ...]]:
@@ -173,7 +196,7 @@ pfl-research is set up as in its own image classification benchmark (`FederatedA
 `FederatedDataset.from_slices` over tensors, `CentrallyAppliedPrivacyMechanism(GaussianMechanism)`). Flower runs a
 ServerApp and a ClientApp of its message API in its simulation engine, an actor a core, without a strategy between: the
 least that a round can be there. The PyTorch loop trains one client after another with `nn.Module` and
-`torch.optim.SGD`. Each ran in the fastest of these settings, by the median of two rounds beforehand:
+`torch.optim.SGD`. Each ran in the fastest of these settings, by the median of a few rounds beforehand:
 
 {_markdown_table(("Work", "System", "Setting", "Median"), _tried_rows(timings))}
 

@@ -1,6 +1,6 @@
 """A client of Flower's simulation: trains, clips, replies. Its actors import this module, so that data stay warm."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 from functools import cache
 
 import protocol

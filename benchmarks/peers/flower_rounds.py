@@ -4,7 +4,7 @@ No strategy stands between: the server sends the model, adds up what comes back,
 least that a round of Flower can be. The simulation runs in a thread and does a round for each one that is asked for.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 import atexit
 import os
 import random

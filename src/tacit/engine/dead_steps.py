@@ -35,9 +35,9 @@ def _skipped_product(live: Any, new: Any, old: Any) -> bool:
         and isinstance(new, Node)
         and new.target is aten.baddbmm.default
         and new.args[0] is old
-        and new.kwargs.get("beta", 1) == 1
+        and bool(new.kwargs.get("beta", 1) == 1)
         and len(new.users) == 1
-        and live.meta["val"].shape == (len(new.meta["val"]), 1, 1)
+        and tuple(live.meta["val"].shape) == (len(new.meta["val"]), 1, 1)
     )
 
 
