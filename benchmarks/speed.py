@@ -225,7 +225,10 @@ def main() -> None:
         with console.status("preparing the environments of the systems"):
             for system in {entry.system for workload in workloads for entry in workload.entries}:
                 system.python()
-        save = lambda timings, rates: write(kept.with_new(timings), rates, run, options.out)  # noqa: E731
+
+        def save(timings: Timings, rates: Rates) -> None:
+            write(kept.with_new(timings), roofline.together([*kept.rates, rates]), run, options.out)
+
         timings, rates = measure(workloads, options.repeats, console, save)
     except PeerError as error:
         console.print(f"error: {error}", style="red", markup=False, highlight=False)

@@ -59,6 +59,7 @@ class Kept:
 
     timings: Timings = field(default_factory=dict)
     commands: tuple[str, ...] = ()
+    rates: tuple[Rates, ...] = ()
 
     def with_new(self, timings: Timings) -> Timings:
         found = self.timings | timings
@@ -73,7 +74,7 @@ def read(folder: Path) -> Kept:
         return Timing(**fields, setting=Setting(**one["setting"]))
 
     timings = {key: [timing(one) for one in work["systems"]] for key, work in saved["workloads"].items()}
-    return Kept(timings, (saved["command"],))
+    return Kept(timings, (saved["command"],), (Rates(**saved["rates"]),))
 
 
 def rows(timings: Timings, rates: Rates) -> list[tuple[str, ...]]:
@@ -187,7 +188,8 @@ own; {protocol.WARM_UP_ROUNDS} rounds before are not counted. Where processes sh
 - **d1, d2**: Ditto, which trains a second model for each client and keeps it, beside FedAvg.
 - **e**: {protocol.RECORD_CLIENTS} clients, {protocol.RECORD_ROWS // protocol.RECORD_BATCH} steps of DP-SGD each,
   batches of {protocol.RECORD_BATCH} by Poisson sampling. Opacus trains client after client with its own optimizer,
-  wrapped once; once with stored gradients (its default), once with ghost clipping.
+  wrapped once; once with stored gradients (its default), once with ghost clipping. It is timed on
+  {protocol.RECORD_CLIENTS // protocol.OPACUS_SHARE} clients and scaled to all, which one after another is exact.
 - **f**: every client's own model on {protocol.TESTS} images of its own, and the shared model on all of them.
 - **g**: one epoch over clients with a log-normal number of images, {min(sizes)} to {max(sizes)} (mean
   {sum(sizes) / len(sizes):.0f}), beside clients that all have the mean; seconds are scaled to equal work.
