@@ -14,6 +14,7 @@ from tacit import models
 from tacit.core import Method, Tree
 from tacit.engine.assemble import Privacy, Training, assemble
 from tacit.engine.loop import Report, Run, Schedule
+from tacit.errors import TacitError
 from tacit.experiments.reproduce import Cell
 from tacit.experiments.reproduce_page import Results, over
 from tacit.federation import sources
@@ -154,6 +155,8 @@ def trained(
 ) -> Cell:
     """Accuracies in percent after the last round, seconds a round, bytes that a client uploads."""
     before = round(setting.warm * world.rounds)
+    if before and privacy is not None:
+        raise TacitError("a start that FedAvg found has no privacy: set warm to 0 in a private cell")
     training = Training(
         rounds=world.rounds - before,
         sampler=sampler or FixedSize(world.cohort),
