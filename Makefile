@@ -10,7 +10,7 @@ help:
 	@echo "make demo         train 200 clients on digits and write a page to look at"
 	@echo "make test         lint, type check, tests and doctests"
 	@echo "make lint         ruff and basedpyright only"
-	@echo "make bench        seconds a round beside pfl-research, Flower, Opacus and the machine's limit; about 20 minutes"
+	@echo "make bench        seconds a round beside pfl-research, Flower, Opacus and the machine's limit; about 25 minutes"
 	@echo "make scaling      time and memory against cohort, population, parameters, local steps, threads"
 	@echo "make bench-scale  100,000 clients: memory and time a round"
 	@echo "make federation   a real federation on loopback: parity, faults, hostile node, outsiders; about an hour"
