@@ -26,17 +26,17 @@ from tacit.engine.flower.custody import Custody
 
 VICTIM = "1"
 ROUNDS = 3
-EPOCHS = 200  # seconds of work in a round, so that a fault strikes while the victim computes
+EPOCHS = 100  # seconds of work in a round, so that a fault strikes while the victim computes
 PLANS = ("local", "central", "local")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`strike` at the moment when the victim computes; `mend` so many seconds later."""
+    """`strike` at the moment when the victim computes; `mend` so many seconds later, or when that round is over."""
 
     strike: Callable[[Local], None]
     mend: Callable[[Local], None]
-    seconds: float
+    seconds: float | None = 0.0
     deadline: float = 90.0
 
 
@@ -82,13 +82,13 @@ def _terminate(fed: Local) -> None:
 
 FAULTS = {
     "SIGKILL of a node, and its return": Fault(lambda f: f.stop(VICTIM, kill=True), lambda f: f.start(VICTIM), 1.0),
-    "SIGTERM of a node, and its return": Fault(_terminate, lambda _: None, 0.0),
+    "SIGTERM of a node, and its return": Fault(_terminate, lambda _: None),
     "a node that hangs": Fault(
-        lambda f: _group(f, signal.SIGSTOP), lambda f: _group(f, signal.SIGCONT), 40.0, deadline=30.0
+        lambda f: _group(f, signal.SIGSTOP), lambda f: _group(f, signal.SIGCONT), None, deadline=60.0
     ),
     "SuperLink killed for 10 s": Fault(_kill_link, _start_link, 10.0),
-    "server application killed and resumed": Fault(_kill_server_app, lambda _: None, 0.0),
-    "disk full on a client": Fault(_fill, lambda f: (f.home(VICTIM).folder / "filler").unlink(), 20.0, deadline=60.0),
+    "server application killed and resumed": Fault(_kill_server_app, lambda _: None),
+    "disk full on a client": Fault(_fill, lambda f: (f.home(VICTIM).folder / "filler").unlink(), None, deadline=60.0),
 }
 
 
@@ -121,9 +121,13 @@ def run_one(fed: Local, name: str, trial: int, before: dict[str, Counter]) -> di
 def _strike(fed: Local, fault: Fault, office: Office, custody: Custody, struck: threading.Event) -> None:
     while not custody.answered(office.terms.run, 1):
         time.sleep(0.05)
+    rounds = len(office.told())
     fault.strike(fed)
     struck.set()
-    time.sleep(fault.seconds)
+    if fault.seconds is not None:
+        time.sleep(fault.seconds)
+    while fault.seconds is None and len(office.told()) == rounds:
+        time.sleep(0.1)
     fault.mend(fed)
 
 

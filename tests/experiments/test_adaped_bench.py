@@ -90,9 +90,10 @@ def test_the_selection_page_marks_the_setting_that_table_1_uses(bench: reproduce
         assert "AdaPeD" in used
 
 
-def test_the_whole_table_has_three_columns_and_a_quick_one_two(bench: reproduce.Bench) -> None:
-    heads = [len(table(reproduce_adaped.make(replace(bench, full=full)), "Table 1").heads) for full in (False, True)]
-    assert heads == [5, 7]
+def test_three_columns_always_and_a_random_start_of_adaped_in_the_whole_table(bench: reproduce.Bench) -> None:
+    tables = [table(reproduce_adaped.make(replace(bench, full=full)), "Table 1") for full in (False, True)]
+    assert [len(each.heads) for each in tables] == [7, 7]
+    assert ["AdaPeD, random start" in [row[0] for row in each.rows] for each in tables] == [False, True]
 
 
 def test_one_seed_has_no_spread_to_show(bench: reproduce.Bench) -> None:

@@ -26,41 +26,48 @@ from tacit.privacy.sampling import Sampler
 TAU, PER_EPOCH = 10, 60
 WARM_SEED: Final = 1000
 WRITERS_LR: Final = 0.05
-Make = Callable[[m.LocalSgd], Method]
+Make = Callable[[m.LocalSgd, m.LocalSgd], Method]
+"""From the steps of the model that is shared, and of one that a client keeps or tunes for itself."""
 
-_ADAPED: Final[Make] = lambda sgd: m.AdaPeD(sgd, sgd)  # noqa: E731
+_ADAPED: Final[Make] = lambda sgd, own: m.AdaPeD(sgd, own)  # noqa: E731
 METHODS: Final[Mapping[str, Make]] = {
-    "FedAvg": lambda sgd: m.FineTuned(m.FedAvg(sgd), sgd),  # its shared model; the personal ones are the next row
+    "FedAvg": lambda sgd, own: m.FineTuned(m.FedAvg(sgd), own),  # its shared model; the personal ones are the next row
     "AdaPeD": _ADAPED,
     "AdaPeD, random start": _ADAPED,
-    "pFedMe": lambda sgd: m.PFedMe(sgd),
-    "Per-FedAvg": lambda sgd: m.PerFedAvg(sgd, inner=0.01),
-    "QuPeD (FP)": lambda sgd: m.QuPeD(sgd, sgd),
-    "Federated ML": lambda sgd: m.MutualLearning(sgd, sgd),
-    "local": lambda sgd: m.LocalOnly(sgd),
-    "FedEM": lambda sgd: m.FedEM(sgd),
+    "pFedMe": lambda sgd, _: m.PFedMe(sgd),
+    "Per-FedAvg": lambda sgd, _: m.PerFedAvg(sgd, inner=0.01),
+    "QuPeD (FP)": lambda sgd, own: m.QuPeD(sgd, own),
+    "Federated ML": lambda sgd, own: m.MutualLearning(sgd, own),
+    "local": lambda sgd, _: m.LocalOnly(sgd),
+    "FedEM": lambda sgd, _: m.FedEM(sgd),
 }
 
 
 @dataclass(frozen=True)
 class Setting:
-    """`warm`: in this share of the rounds FedAvg finds the common start from which the method goes on."""
+    """`warm`: in this share of the rounds FedAvg finds the common start from which the method goes on.
+    `own`: the rate of the model that a client keeps or tunes for itself, if it is another."""
 
     lr: float = 0.1
     warm: float = 0.0
+    own: float | None = None
     psi: float | None = None  # where AdaPeD's starts, if not at the paper's 4
 
     @property
     def config(self) -> dict[str, float]:
         return {name: value for name, value in vars(self).items() if value is not None}
 
+    @property
+    def own_lr(self) -> float:
+        return self.lr if self.own is None else self.own
+
+    @property
+    def words(self) -> list[str]:
+        return [f"{self.lr:g}", f"{self.own_lr:g}", f"{self.warm:.0%}" if self.warm else "random"]
+
     def method(self, make: Make, before: int) -> Method:
-        made = make(_sgd(self.lr, before))
+        made = make(_sgd(self.lr, before), _sgd(self.own_lr, before))
         return replace(made, psi=self.psi) if isinstance(made, m.AdaPeD) and self.psi is not None else made
-
-
-PERSONAL: Final = ("AdaPeD", "QuPeD (FP)", "Federated ML")  # a model that a client keeps, and one it shares
-STATED: Final[Mapping[str, float]] = {"Per-FedAvg": 0.075, "FedEM": 0.2}  # the paper's own rates; .1 for the others
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,28 @@ WRITERS_15: Final = World("writers, K/n = .15", "writers", 10, 80, 5)
 EVERYBODY: Final = World("MNIST, everybody", "mnist", 50, 50, 20)
 
 
+_KEPT: Final = Setting(0.15, warm=0.8, own=0.01)
+SETTINGS: Final[Mapping[str, Mapping[str, Setting]]] = {
+    "mnist": {
+        "AdaPeD": Setting(0.1, warm=0.5),
+        "QuPeD (FP)": Setting(0.1, warm=0.5),
+        "Federated ML": Setting(0.1, warm=0.5),
+        "Per-FedAvg": Setting(0.075),
+        "FedEM": Setting(0.2),
+    },
+    "writers": {
+        "FedAvg": Setting(0.2, own=0.01),
+        "AdaPeD": _KEPT,
+        "QuPeD (FP)": _KEPT,
+        "Federated ML": _KEPT,
+        "local": Setting(0.05),
+    },
+}
+"""Chosen on validation rows (`adaped/selection`), or the paper's own; a rate of .1 for those that are not named."""
+
+
 def setting_of(world: World, name: str) -> Setting:
-    """The paper's rates, the smallest of its list for the writers' small batches; `adaped/selection` tries others."""
-    lr = STATED.get(name, 0.1) if world.data == "mnist" else WRITERS_LR
-    return Setting(lr, warm=0.5 if name in PERSONAL else 0.0)
+    return SETTINGS[world.data].get(name, Setting(0.1))
 
 
 def sized(world: World, full: bool) -> World:

@@ -9,14 +9,12 @@ from tacit.experiments.adaped_cells import (
     EVERYBODY,
     METHODS,
     MNIST,
-    PERSONAL,
     WRITERS_15,
     WRITERS_33,
     World,
     costs,
     federation,
     setting_of,
-    sized,
     trained,
 )
 from tacit.experiments.reproduce import Bench, Reproduction
@@ -47,12 +45,12 @@ def measured(bench: Bench, world: World, name: str) -> dict[str, list[float]]:
 
 
 def make(bench: Bench) -> list[Part]:
-    columns = [sized(world, bench.full) for world in (COLUMNS if bench.full else COLUMNS[:2])]
-    tables = [_rows({name: measured(bench, world, name) for name in _asked(bench.full)}) for world in columns]
+    tables = [_rows({name: measured(bench, world, name) for name in _asked(bench.full)}) for world in COLUMNS]
     return [
-        _table(columns, tables, bench.seeds),
-        _verdicts(columns, tables),
-        costs(columns[0], {(name, "none"): row for name, row in tables[0].items()}),
+        _table(tables, bench.seeds),
+        _verdicts(tables),
+        _settings(),
+        costs(MNIST, {(name, "none"): row for name, row in tables[0].items()}),
         _WHAT,
         _START,
     ]
@@ -70,22 +68,32 @@ def _rows(found: dict[str, dict[str, list[float]]]) -> Table:
     return {name: rows.get(name) or found[name] for name in PAPER if name in rows or name in found}
 
 
-def _table(columns: list[World], tables: list[Table], seeds: int) -> Results:
+def _table(tables: list[Table], seeds: int) -> Results:
     rows = []
     for name in tables[0]:
-        cells = [[text, over(table[name]["personal"])] for text, table in zip(PAPER[name], tables, strict=False)]
+        cells = [[text, over(table[name]["personal"])] for text, table in zip(PAPER[name], tables, strict=True)]
         rows.append([name, *(cell for pair in cells for cell in pair)])
-    heads = ["method", *(head for world in columns for head in (f"{world.name}: paper", "measured"))]
-    lengths = ", ".join(f"{world.name}: {world.rounds} rounds" for world in columns)
+    heads = ["method", *(head for world in COLUMNS for head in (f"{world.name}: paper", "measured"))]
+    lengths = ", ".join(f"{world.name}: {world.rounds} rounds" for world in COLUMNS)
     note = f"Personal test accuracy in percent, mean over clients, after the last round; seeds: {seeds}. {lengths}."
-    started = f" {', '.join(PERSONAL)}: the first half of the rounds is FedAvg's, see below."
-    return Results("Table 1", heads, rows, note + started)
+    return Results("Table 1", heads, rows, note)
 
 
-def _verdicts(columns: list[World], tables: list[Table]) -> Results:
+def _settings() -> Results:
+    """The chosen settings, by column."""
+    rows = []
+    for name in TRAINED:
+        chosen = [setting_of(world, name) for world in COLUMNS[:2]]
+        rows.append([name, *(text for each in chosen for text in each.words)])
+    heads = ["method", *(f"{which}: {what}" for which in ("MNIST", "writers") for what in ("rate", "own", "start"))]
+    note = "`own`: the rate of a model that a client keeps or tunes. `start`: share of the rounds that are FedAvg's."
+    return Results("Settings", heads, rows, note)
+
+
+def _verdicts(tables: list[Table]) -> Results:
     """Each claim beside what was measured, kept or not."""
     rows = []
-    for at, (world, table) in enumerate(zip(columns, tables, strict=True)):
+    for at, (world, table) in enumerate(zip(COLUMNS, tables, strict=True)):
         mean = {name: float(np.mean(row["personal"])) for name, row in table.items()}
         best = max(mean, key=lambda name: mean[name])
         slack = max(spread(table[name]["personal"]) for name in (best, "AdaPeD"))

@@ -30,7 +30,7 @@ DELTA, LR = 1e-3, WRITERS_LR
 BOUND, PSI_BOUND = 1e-3, 5e-4  # of a step of mu and of psi: psi moves by about .006 in a step
 SERVER: Final = Central(Fixed(0.05))  # of ten steps of both: a moving bound would run away with a noisy mu
 EPSILONS: Final = (1.0, 16.0)
-_ALONE: Final[Make] = lambda sgd: m.AdaPeDAlone(sgd, sgd)  # noqa: E731
+_ALONE: Final[Make] = lambda sgd, own: m.AdaPeDAlone(sgd, own)  # noqa: E731
 WAYS: Final[dict[str, tuple[Make, Request]]] = {
     "DP-AdaPeD, messages seen": (METHODS["AdaPeD"], Stepwise(BOUND, PSI_BOUND)),
     "DP-AdaPeD, sum seen": (METHODS["AdaPeD"], Stepwise(BOUND, PSI_BOUND, seen="sum")),

@@ -113,7 +113,7 @@ _MNIST_TUNED: Final = {
     DP_FEDAVG: Tuned(lr=0.1, server_lr=0.2, decay=0.997),
     "fedhdp": Tuned(lr=0.1, server_lr=2.0, decay=0.998),
 }
-MNIST: Final = Recipe("mnist", "mnist", clients=2000, rate=0.05, tuned=_MNIST_TUNED, shift=0.13)
+MNIST: Final = Recipe("mnist", "mnist", clients=2000, rate=0.05, tuned=_MNIST_TUNED, shift=0.13, personal_lr=3.0)
 SKEWED: Final = replace(
     MNIST,
     name="skewed",
@@ -139,7 +139,6 @@ WRITERS: Final = replace(
     rate=0.03,
     epsilon=0.6,
     partition="writer",
-    hidden=(32,),
     batch=32,
     steps=1,
     tuned=_WRITERS_TUNED,
