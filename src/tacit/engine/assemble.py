@@ -12,6 +12,7 @@ from torch import nn
 from tacit import tree
 from tacit.core import Method, Tree
 from tacit.engine import secure_sum
+from tacit.engine.device import device_of
 from tacit.engine.interference import interferes
 from tacit.engine.probe import Probe, probe
 from tacit.engine.vectorised import Vectorised
@@ -45,10 +46,14 @@ class Training:
     dtype: torch.dtype = torch.float32
     devices: Devices = field(default_factory=Devices)
     engine: Literal["local", "ray"] = "local"  # where chunks of a cohort run: in threads, or on a Ray cluster
+    device: str = field(default="cpu", repr=False)  # where clients compute, as torch names it: no part of a result
 
     def __post_init__(self) -> None:
         if self.engine not in ("local", "ray"):
             raise TacitError(f"engine is {self.engine!r}: use 'local' (this machine) or 'ray' (a Ray cluster)")
+        if self.engine == "ray" and self.device != "cpu":
+            raise TacitError(f"device is '{self.device}', and Ray's workers compute on CPUs: leave out one of the two")
+        device_of(self.device)
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -136,7 +141,15 @@ def assemble(
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     engine = _kind(training)(
-        method, task, plan, federation, start, training.seed, chunk=training.chunk, devices=training.devices
+        method,
+        task,
+        plan,
+        federation,
+        start,
+        training.seed,
+        chunk=training.chunk,
+        devices=training.devices,
+        device=device_of(training.device),
     )
     return Assembled(engine, shapes)
 

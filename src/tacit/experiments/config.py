@@ -25,6 +25,7 @@ NOT_IN_RESULT = (
     ("run", "threads"),
     ("run", "chunk"),
     ("run", "engine"),
+    ("run", "device"),
     ("run", "checkpoint_every"),
     ("privacy", "secure_sum"),
 )
@@ -205,6 +206,7 @@ class RunTable(Table):
     chunk: Count | None = None
     threads: Count | None = None
     engine: Literal["local", "ray"] = "local"
+    device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
 
 

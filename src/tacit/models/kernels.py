@@ -47,9 +47,12 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """torch's conv2d, or None where it is not plain (strings, dilation, groups, one image without a batch)."""
+    """torch's conv2d, or None where it is not plain (strings, dilation, groups, one image without a batch).
+
+    None off the CPU, too: other devices have convolutions of their own.
+    """
     plain = not isinstance(padding, str) and _pair(dilation) == (1, 1) and groups == 1 and x.dim() == 4
-    if not plain or weight[0].numel() > _WIDE:
+    if not plain or not x.is_cpu or weight[0].numel() > _WIDE:
         return None
     out: Tensor = _Convolution.apply(x, weight, _pair(stride), _pair(padding))
     return out if bias is None else out + bias.view(-1, 1, 1)
@@ -64,10 +67,10 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | None:
-    """torch's max_pool2d over windows of 2 x 2 that tile the image, or None."""
+    """torch's max_pool2d over windows of 2 x 2 that tile the image, on the CPU, or None."""
     window, step = _pair(kernel_size), _pair(kernel_size if stride is None else stride)
     tiled = window == step == (2, 2) and x.dim() == 4 and x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
-    if not tiled or _pair(padding) != (0, 0) or _pair(dilation) != (1, 1) or return_indices:
+    if not tiled or not x.is_cpu or _pair(padding) != (0, 0) or _pair(dilation) != (1, 1) or return_indices:
         return None
     return _Pool.apply(x)[0]
 
