@@ -14,7 +14,8 @@ from tacit.engine.assemble import Privacy, Training
 from tacit.engine.loop import Schedule
 from tacit.errors import TacitError
 from tacit.experiments.complaints import nearest
-from tacit.experiments.config import AmongTable, Config, Evaluate, MethodTable, Model, MovingClip, PrivacyTable, Table
+from tacit.experiments.config import Config
+from tacit.experiments.schema import AmongTable, Evaluate, MethodTable, Model, MovingClip, PrivacyTable, Table
 from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
