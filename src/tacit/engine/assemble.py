@@ -124,20 +124,7 @@ def assemble(
     task, start = ModuleTask(model), params(model)
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start)
-    setting = Setting(
-        ids=federation.ids,
-        sizes=sizes,
-        choices=privacy.choose(federation, training.seed),
-        sampler=training.sampler,
-        batches=training.batches(privacy.plan),
-        rounds=training.rounds,
-        queries=shapes.queries,
-        accountant=privacy.accountant,
-        allow_large_delta=privacy.allow_large_delta,
-        drop=training.devices.drop,
-        upload=tree.each(lambda leaf: leaf.to("meta"), shapes.upload),
-    )
-    plan = _plan(privacy, setting)
+    plan = _plan(privacy, _setting(federation, privacy, training, sizes, shapes))
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     engine = _kind(training)(
@@ -152,6 +139,24 @@ def assemble(
         device=device_of(training.device),
     )
     return Assembled(engine, shapes)
+
+
+def _setting(
+    federation: Federation, privacy: Privacy, training: Training, sizes: np.ndarray, shapes: Probe
+) -> Setting:
+    return Setting(
+        ids=federation.ids,
+        sizes=sizes,
+        choices=privacy.choose(federation, training.seed),
+        sampler=training.sampler,
+        batches=training.batches(privacy.plan),
+        rounds=training.rounds,
+        queries=shapes.queries,
+        accountant=privacy.accountant,
+        allow_large_delta=privacy.allow_large_delta,
+        drop=training.devices.drop,
+        upload=tree.each(lambda leaf: leaf.to("meta"), shapes.upload),
+    )
 
 
 def _plan(privacy: Privacy, setting: Setting) -> Plan:

@@ -66,10 +66,8 @@ class Parts(NamedTuple):
 def build(config: Config) -> Parts:
     """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit."""
     method, privacy = method_of(config), build_privacy(config)
-    training, schedule = (
-        build_training(config),
-        Schedule(**_given(config.evaluate, every="evaluate_every", deployment="", share="")),
-    )
+    training = build_training(config)
+    schedule = Schedule(**_given(config.evaluate, every="evaluate_every", deployment="", share=""))
     federation = load_data(config)
     model = models.build(config.model.name, federation.input_shape, federation.classes, **model_options(config.model))
     model = models.initialise(model, config.seed).to(training.dtype)
