@@ -141,9 +141,7 @@ def assemble(
     return Assembled(engine, shapes)
 
 
-def _setting(
-    federation: Federation, privacy: Privacy, training: Training, sizes: np.ndarray, shapes: Probe
-) -> Setting:
+def _setting(federation: Federation, privacy: Privacy, training: Training, sizes: np.ndarray, shapes: Probe) -> Setting:
     return Setting(
         ids=federation.ids,
         sizes=sizes,
