@@ -167,7 +167,6 @@ def _work_rows(timings: Timings, rates: Rates) -> list[tuple[str, ...]]:
 
 
 def markdown(timings: Timings, rates: Rates, run: Run) -> str:
-    sizes = protocol.unequal_sizes()
     return f"""# Seconds a round
 
 Written by `{run.command}`; do not edit.
@@ -179,7 +178,21 @@ Written by `{run.command}`; do not edit.
 Medians of rounds that the systems of a workload did in turns, one computing at a time, each warm in a process of its
 own; {protocol.WARM_UP_ROUNDS} rounds before are not counted. Where processes share a round, the last to finish counts.
 
-## What a round is
+{_what_a_round_is(timings)}
+
+{_roofline(timings, rates)}
+
+## Machine and versions
+
+{machine()}; load average {run.load_before:.2f} before the start.
+
+{_version_lines(timings)}
+"""
+
+
+def _what_a_round_is(timings: Timings) -> str:
+    sizes = protocol.unequal_sizes()
+    return f"""## What a round is
 
 - **a, b, c**: DP-FedAvg: draw {protocol.COHORT["mlp"]} (c: {protocol.COHORT["writers"]}) of {protocol.CLIENTS:,}
   clients, train each for {protocol.LOCAL_EPOCHS} epochs over its {protocol.IMAGES_PER_CLIENT} images in batches of
@@ -200,9 +213,11 @@ ServerApp and a ClientApp of its message API in its simulation engine, an actor 
 least that a round can be there. The PyTorch loop trains one client after another with `nn.Module` and
 `torch.optim.SGD`. Each ran in the fastest of these settings, by the median of a few rounds beforehand:
 
-{_markdown_table(("Work", "System", "Setting", "Median"), _tried_rows(timings))}
+{_markdown_table(("Work", "System", "Setting", "Median"), _tried_rows(timings))}"""
 
-## Roofline
+
+def _roofline(timings: Timings, rates: Rates) -> str:
+    return f"""## Roofline
 
 In this run, on all cores, a matrix product of 1,536 x 1,536 reached {rates.operations / 1e9:.0f} GFLOP/s and a copy of
 128 MiB {rates.bytes / 1e9:.1f} GB/s, read and written (medians of measurements before, between and after). The roofline
@@ -216,14 +231,7 @@ norms by example). Bytes are what must come from memory whatever is kept in cach
 models once in and once out. What stands between Tacit and the roofline: products of small matrices (ten rows) reach
 less than a large one; patches of a convolution are written and read (b, c); element-wise work, pooling, batches and
 clipping make passes that the count leaves out. A share may be above what an operation count suggests, because the first
-layer's steps are done on shares of examples, with a quarter of the multiplications.
-
-## Machine and versions
-
-{machine()}; load average {run.load_before:.2f} before the start.
-
-{_version_lines(timings)}
-"""
+layer's steps are done on shares of examples, with a quarter of the multiplications."""
 
 
 def as_json(timings: Timings, rates: Rates, run: Run) -> dict[str, Any]:

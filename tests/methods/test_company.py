@@ -10,7 +10,7 @@ from tacit.engine.assemble import Assembled, Privacy, Training, assemble
 from tacit.engine.loop import Run, Schedule
 from tacit.errors import TacitError
 from tacit.experiments.build import build_method
-from tacit.experiments.config import MethodTable
+from tacit.experiments.schema import MethodTable
 from tacit.federation.cohort import Poisson
 from tacit.methods import FedAvg, KeepLocal, LocalSgd, Method, PPSgd, Scaffold
 from tacit.models import MLP, initialise

@@ -27,6 +27,8 @@ def experiment_of(text: str) -> Config:
     for key in ("devices", "changes"):
         if getattr(config, key) is not None:
             raise TacitError(f"'{key}' is for simulations: leave it out of a federation's experiment")
+    if config.run.device != "cpu":
+        raise TacitError(f"run.device is '{config.run.device}', and members compute on their CPUs: leave it out")
     return config
 
 

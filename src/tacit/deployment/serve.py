@@ -23,7 +23,8 @@ from tacit.engine.flower.own import Rows
 from tacit.engine.flower.terms import Terms
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy, load_data
-from tacit.experiments.config import Config, FederationTable
+from tacit.experiments.config import Config
+from tacit.experiments.schema import FederationTable
 from tacit.privacy.statement import shown, statement
 
 Say = Callable[[str], None]

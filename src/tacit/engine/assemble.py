@@ -12,6 +12,7 @@ from torch import nn
 from tacit import tree
 from tacit.core import Method, Tree
 from tacit.engine import secure_sum
+from tacit.engine.device import device_of
 from tacit.engine.interference import interferes
 from tacit.engine.probe import Probe, probe
 from tacit.engine.vectorised import Vectorised
@@ -45,10 +46,14 @@ class Training:
     dtype: torch.dtype = torch.float32
     devices: Devices = field(default_factory=Devices)
     engine: Literal["local", "ray"] = "local"  # where chunks of a cohort run: in threads, or on a Ray cluster
+    device: str = field(default="cpu", repr=False)  # where clients compute, as torch names it: no part of a result
 
     def __post_init__(self) -> None:
         if self.engine not in ("local", "ray"):
             raise TacitError(f"engine is {self.engine!r}: use 'local' (this machine) or 'ray' (a Ray cluster)")
+        if self.engine == "ray" and self.device != "cpu":
+            raise TacitError(f"device is '{self.device}', and Ray's workers compute on CPUs: leave out one of the two")
+        device_of(self.device)
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -119,7 +124,25 @@ def assemble(
     task, start = ModuleTask(model), params(model)
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start)
-    setting = Setting(
+    plan = _plan(privacy, _setting(federation, privacy, training, sizes, shapes))
+    _rehearse(plan, privacy.changes)
+    _refuse(plan, model, method, task, federation, start)
+    engine = _kind(training)(
+        method,
+        task,
+        plan,
+        federation,
+        start,
+        training.seed,
+        chunk=training.chunk,
+        devices=training.devices,
+        device=device_of(training.device),
+    )
+    return Assembled(engine, shapes)
+
+
+def _setting(federation: Federation, privacy: Privacy, training: Training, sizes: np.ndarray, shapes: Probe) -> Setting:
+    return Setting(
         ids=federation.ids,
         sizes=sizes,
         choices=privacy.choose(federation, training.seed),
@@ -132,13 +155,6 @@ def assemble(
         drop=training.devices.drop,
         upload=tree.each(lambda leaf: leaf.to("meta"), shapes.upload),
     )
-    plan = _plan(privacy, setting)
-    _rehearse(plan, privacy.changes)
-    _refuse(plan, model, method, task, federation, start)
-    engine = _kind(training)(
-        method, task, plan, federation, start, training.seed, chunk=training.chunk, devices=training.devices
-    )
-    return Assembled(engine, shapes)
 
 
 def _plan(privacy: Privacy, setting: Setting) -> Plan:

@@ -176,4 +176,4 @@ class Clients:
 
     @cached_property
     def _first_rows(self) -> Tensor:
-        return torch.from_numpy(self.federation.offsets)
+        return torch.from_numpy(self.federation.offsets).to(self.federation.x.device)

@@ -4,6 +4,7 @@ Simulation only, but for `alone`: a deployment reports nothing that was not paid
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -69,22 +70,27 @@ def evaluate(
     engine: Vectorised, view: Shared, store: Store, round: int, sample: int | None = None, chunk: int | None = None
 ) -> Scores:
     """Scores of all clients, or of a random `sample` of them (the same one in every round)."""
-    data = engine.federation
-    clients = _who(data, engine.seed, sample)
+    clients = _who(engine.federation, engine.seed, sample)
     # what a method keeps local is not in the broadcast: the shared model alone has it as it was at the start
-    whole = engine.start | view.model
-    task = engine.task.with_rows(*_some_rows(data, engine.seed))
-    shared = _client_means(_hits(task, whole, data.test_x, data.test_y), data.test_offsets)[clients]
-    common, loss = _on_common(task, whole, data)
+    shared, common, loss = engine.away(partial(_shared, engine.there), engine.start | view.model)
     return Scores(
         common=common,
         loss=loss,
         clients=clients,
         level=engine.plan.setting.choices.level[clients],
-        shared=shared,
+        shared=shared[clients],
         personal=_personal(engine, view, store, clients, round, chunk),
         strangers=int((~store.touched[clients]).sum()),
     )
+
+
+def _shared(engine: Clients, params: Tree) -> tuple[np.ndarray, float | None, float | None]:
+    """Accuracy of the shared model on each client's own test rows; accuracy and loss on the common ones."""
+    data = engine.federation
+    task = engine.task.with_rows(*_some_rows(data, engine.seed))
+    means = _client_means(_hits(task, params, data.test_x, data.test_y), data.test_offsets)
+    common, loss = _on_common(task, params, data)
+    return means, common, loss
 
 
 def _who(data: Federation, seed: int, sample: int | None) -> np.ndarray:
@@ -97,7 +103,8 @@ def _who(data: Federation, seed: int, sample: int | None) -> np.ndarray:
 def _some_rows(data: Federation, seed: int) -> tuple[Tensor, Tensor]:
     """Training rows for the batch statistics of the shared model, where it has any."""
     rows = rng.generator(seed, "statistics").integers(len(data.y), size=_OWN_ROWS)
-    return as_input(data.x[torch.from_numpy(rows)]), torch.ones(_OWN_ROWS, dtype=torch.bool)
+    own = as_input(data.x[torch.from_numpy(rows).to(data.x.device)])
+    return own, torch.ones(_OWN_ROWS, dtype=torch.bool, device=own.device)
 
 
 def _hits(task: Task, params: Tree, x: Tensor, y: Tensor) -> np.ndarray:
@@ -105,7 +112,7 @@ def _hits(task: Task, params: Tree, x: Tensor, y: Tensor) -> np.ndarray:
         task.apply(params, as_input(rows)).argmax(-1) == labels
         for rows, labels in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
     ]
-    return torch.cat(parts).numpy().astype(np.float64) if len(y) else np.zeros(0)
+    return torch.cat(parts).cpu().numpy().astype(np.float64) if len(y) else np.zeros(0)
 
 
 def _on_common(task: Task, params: Tree, data: Federation) -> tuple[float, float] | tuple[None, None]:
@@ -149,19 +156,19 @@ def _accuracy(
     data, full = engine.federation, inputs.full
     own, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
 
-    def one(given: Inputs, own: Padded, test: Padded) -> Tensor:
-        return _own_accuracy(engine, task, view, given, round, full, own, test)
+    def everybody(view: Shared, inputs: Inputs, own: Padded, test: Padded) -> Tensor:
+        return vmap(partial(_own_accuracy, engine.there, task, view, round, full))(inputs, own, test)
 
-    return vmap(one)(inputs, own, test).numpy().astype(np.float64)
+    return engine.away(everybody, view, inputs, own, test).numpy().astype(np.float64)
 
 
 def _own_accuracy(
     engine: Clients,
     task: ModuleTask,
     view: Shared,
-    given: Inputs,
     round: int,
     full: int,
+    given: Inputs,
     own: Padded,
     test: Padded,
 ) -> Tensor:
@@ -189,7 +196,7 @@ def alone(engine: Clients, view: Shared, state: Tree, place: int, round: int) ->
     own, test = rows
     measured = engine.task.with_rows(as_input(data.x[own.rows]), own.real)
     shared = _hits(measured, engine.start | view.model, data.test_x[test.rows], data.test_y[test.rows]).mean()
-    personal = _own_accuracy(engine, engine.task, view, given, round, inputs.full, own, test)
+    personal = _own_accuracy(engine, engine.task, view, round, inputs.full, given, own, test)
     return float(shared), float(personal)
 
 

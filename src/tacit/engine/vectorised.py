@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from tacit.engine import secure_sum
 from tacit.engine.chunk import Inputs, Shape
 from tacit.engine.chunking import Chunking
 from tacit.engine.clients import Clients
+from tacit.engine.device import CPU, on, within
 from tacit.engine.record import Program, record
 from tacit.engine.store import Store
 from tacit.engine.workers import Workers
@@ -25,6 +26,7 @@ from tacit.privacy.release import Message, Totals
 
 Key = tuple[Shape, tuple[torch.Size, ...]]
 """Of a recorded program: its chunk, and the shapes of what is broadcast (a method's may change between rounds)."""
+Result = TypeVar("Result")
 
 
 class Broadcast(NamedTuple):
@@ -53,10 +55,12 @@ class Vectorised(Clients):
     """Runs client programs. Results do not depend on `chunk` or threads beyond the order of floating-point sums.
 
     `record`: whether a chunk's program is recorded and replayed; by default if the run is long enough to gain by it.
+    `device`: where clients compute and are evaluated; on others than the CPU nothing is recorded, in one thread.
     """
 
     chunk: int | None = None
     record: bool | None = None
+    device: torch.device = CPU
     programs: dict[Key, Program | None] = field(default_factory=dict)
 
     def round(
@@ -85,7 +89,7 @@ class Vectorised(Clients):
 
         def chunk(task: ModuleTask, clients: np.ndarray) -> None:
             inputs = self.inputs_for(self._states(view, clients, store), clients, round)
-            store.write(clients, self.idled(task, view, round, inputs))
+            store.write(clients, self.away(self.there.idled, task, view, round, inputs))
 
         everybody = np.arange(self.federation.clients)
         for _ in self.workers.map(chunk, self.chunking.split(np.setdiff1d(everybody, cohort))):
@@ -95,7 +99,23 @@ class Vectorised(Clients):
         """The same with another plan, that of the next rounds; the workers stay, what was recorded does not."""
         other = replace(self, plan=plan, programs={})
         other.__dict__["workers"] = self.workers
+        if self.device != CPU:
+            other.__dict__["_moved"] = replace(self._moved, plan=plan)
         return other
+
+    @property
+    def there(self) -> Clients:
+        """The client programs with their data on the device."""
+        return self if self.device == CPU else self._moved
+
+    @cached_property
+    def _moved(self) -> Clients:
+        return replace(self, federation=self.federation.on(self.device), task=self.task.on(self.device))
+
+    def away(self, program: Callable[..., Result], *given: object) -> Result:
+        """What comes of a program on the device, brought back; it is given its arguments there."""
+        with within(self.device):
+            return on(CPU, program(*on(self.device, given)))
 
     @property
     def several(self) -> int:
@@ -104,7 +124,7 @@ class Vectorised(Clients):
 
     @cached_property
     def workers(self) -> Workers[ModuleTask]:
-        return Workers(self.task, torch.get_num_threads())
+        return Workers(self.there.task, torch.get_num_threads() if self.device == CPU else 1)
 
     @cached_property
     def chunking(self) -> Chunking:
@@ -117,7 +137,7 @@ class Vectorised(Clients):
             alike=self.devices.alike,
             gather=self.method.gather,
             chunk=self.chunk,
-            record=self.record,
+            record=self.record if self.device == CPU else False,
         )
 
     @property
@@ -132,7 +152,12 @@ class Vectorised(Clients):
         if run is not None:
             totals, states, losses = run(view, public, now, self.chunking.shape(clients).fill(inputs))
             return Computed(totals, {}, states, losses)
-        messages, states, losses = self.encoded(task, inputs.full, view, public, now, inputs)
+        return self.away(self._computed, task, inputs.full, view, public, now, inputs)
+
+    def _computed(
+        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
+    ) -> Computed:
+        messages, states, losses = self.there.encoded(task, full, view, public, round, inputs)
         bodies = messages.body if self.method.gather else {}
         return Computed(self._sum(messages, inputs.level, inputs.real), bodies, states, losses)
 
@@ -193,7 +218,12 @@ class Vectorised(Clients):
         belongs = (levels.unsqueeze(1) == level) & real
 
         def by_level(leaf: Tensor) -> Tensor:
-            return (belongs.to(leaf.dtype) @ leaf.reshape(len(leaf), -1)).reshape(len(belongs), *leaf.shape[1:])
+            rows = leaf.reshape(len(leaf), -1)
+            if leaf.is_floating_point():
+                total = belongs.to(leaf.dtype) @ rows
+            else:  # not every device multiplies matrices of integers
+                total = torch.where(belongs.unsqueeze(-1), rows, 0).sum(1)
+            return total.reshape(len(belongs), *leaf.shape[1:])
 
         body = messages.body if self.plan.secure_sum else tree.each(by_level, messages.body)
         return Totals(body, by_level(messages.bit), by_level(messages.power), belongs.sum(1))

@@ -14,7 +14,8 @@ from tacit.engine.assemble import Privacy, Training
 from tacit.engine.loop import Schedule
 from tacit.errors import TacitError
 from tacit.experiments.complaints import nearest
-from tacit.experiments.config import AmongTable, Config, Evaluate, MethodTable, Model, MovingClip, PrivacyTable, Table
+from tacit.experiments.config import Config
+from tacit.experiments.schema import AmongTable, Evaluate, MethodTable, Model, MovingClip, PrivacyTable, Table
 from tacit.federation import sources
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.federation.data import Federation
@@ -65,10 +66,8 @@ class Parts(NamedTuple):
 def build(config: Config) -> Parts:
     """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit."""
     method, privacy = method_of(config), build_privacy(config)
-    training, schedule = (
-        build_training(config),
-        Schedule(**_given(config.evaluate, every="evaluate_every", deployment="", share="")),
-    )
+    training = build_training(config)
+    schedule = Schedule(**_given(config.evaluate, every="evaluate_every", deployment="", share=""))
     federation = load_data(config)
     model = models.build(config.model.name, federation.input_shape, federation.classes, **model_options(config.model))
     model = models.initialise(model, config.seed).to(training.dtype)
@@ -113,6 +112,7 @@ def build_training(config: Config) -> Training:
         seed=config.seed,
         chunk=config.run.chunk,
         engine=config.run.engine,
+        device=config.run.device,
         devices=Devices(**(_given(config.devices) if config.devices else {})),
         dtype={"float32": torch.float32, "float64": torch.float64}[config.run.dtype],
     )

@@ -79,6 +79,12 @@ class Federation:
         common = None if self.common_x is None else _cast(self.common_x, dtype)
         return replace(self, x=_cast(self.x, dtype), test_x=_cast(self.test_x, dtype), common_x=common)
 
+    def on(self, device: torch.device) -> "Federation":
+        """The same federation with its rows on a device."""
+        common = [part if part is None else part.to(device) for part in (self.common_x, self.common_y)]
+        rows = {name: getattr(self, name).to(device) for name in ("x", "y", "test_x", "test_y")}
+        return replace(self, **rows, common_x=common[0], common_y=common[1])
+
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)

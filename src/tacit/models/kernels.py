@@ -23,9 +23,9 @@ from torch.func import vjp
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
+from tacit.models.batched import Choice, Dims, Pair, Return, batched_first, pair
+
 aten = torch.ops.aten
-Pair = tuple[int, int]
-Dims = tuple[int | None, ...]
 _WIDE: Final = 512  # numbers in one filter; larger convolutions are in good hands with torch
 
 
@@ -47,11 +47,14 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """torch's conv2d, or None where it is not plain (strings, dilation, groups, one image without a batch)."""
-    plain = not isinstance(padding, str) and _pair(dilation) == (1, 1) and groups == 1 and x.dim() == 4
-    if not plain or weight[0].numel() > _WIDE:
+    """torch's conv2d, or None where it is not plain (strings, dilation, groups, one image without a batch).
+
+    None off the CPU, too: other devices have convolutions of their own.
+    """
+    plain = not isinstance(padding, str) and pair(dilation) == (1, 1) and groups == 1 and x.dim() == 4
+    if not plain or not x.is_cpu or weight[0].numel() > _WIDE:
         return None
-    out: Tensor = _Convolution.apply(x, weight, _pair(stride), _pair(padding))
+    out: Tensor = _Convolution.apply(x, weight, pair(stride), pair(padding))
     return out if bias is None else out + bias.view(-1, 1, 1)
 
 
@@ -64,10 +67,10 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | None:
-    """torch's max_pool2d over windows of 2 x 2 that tile the image, or None."""
-    window, step = _pair(kernel_size), _pair(kernel_size if stride is None else stride)
+    """torch's max_pool2d over windows of 2 x 2 that tile the image, on the CPU, or None."""
+    window, step = pair(kernel_size), pair(kernel_size if stride is None else stride)
     tiled = window == step == (2, 2) and x.dim() == 4 and x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0
-    if not tiled or _pair(padding) != (0, 0) or _pair(dilation) != (1, 1) or return_indices:
+    if not tiled or not x.is_cpu or pair(padding) != (0, 0) or pair(dilation) != (1, 1) or return_indices:
         return None
     return _Pool.apply(x)[0]
 
@@ -78,10 +81,6 @@ _OURS: Final[dict[Any, Callable[..., Tensor | None]]] = {
     torch.max_pool2d: max_pool2d,
     torch.nn.functional.max_pool2d: max_pool2d,
 }
-
-
-def _pair(value: Any) -> Pair:
-    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[-1]))
 
 
 class _Convolution(Function):
@@ -164,11 +163,6 @@ class _ConvolutionBack(Function):
         return (to_x, to_weight), (0, 0)
 
 
-def batched_first(leaf: Tensor, at: int | None, info: Any) -> Tensor:
-    """With the batched dimension in front; what is not batched is repeated as a view."""
-    return leaf.expand(info.batch_size, *leaf.shape) if at is None else leaf.movedim(at, 0)
-
-
 def _images_last(x: Tensor) -> Tensor:
     """[clients, images, channels, height, width] as [clients, channels, height, width, images], unbroken."""
     return x.permute(0, 2, 3, 4, 1).contiguous()
@@ -239,7 +233,7 @@ def _overlay_vmap(info: Any, in_dims: Dims, spread: Tensor, size: list[int], str
 _overlay.register_vmap(_overlay_vmap)
 
 
-class _Pool(Function):
+class _Pool(Choice):
     """The largest of each window of 2 x 2, and where it was: 1 for the lower row, 1 for the right column."""
 
     @staticmethod
@@ -251,11 +245,6 @@ class _Pool(Function):
         return best, torch.sign(rows - upper), torch.sign(best - left)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*output[1:])
-
-    @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> Tensor:
         return _Unpool.apply(gradient, *ctx.saved_tensors)
 
@@ -264,7 +253,7 @@ class _Pool(Function):
         return _Pool.apply(batched_first(x, in_dims[0], info)), (0, 0, 0)
 
 
-class _Unpool(Function):
+class _Unpool(Return):
     """Each number goes back to the place it came from."""
 
     @staticmethod
@@ -273,10 +262,6 @@ class _Unpool(Function):
         gradient, lower, right = (leaf.movedim(-4, -1) for leaf in (gradient, lower, right))
         rows = _split(gradient, right, -2)
         return _split(rows, lower, -3).movedim(-1, -4)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, second: Tensor) -> Any:

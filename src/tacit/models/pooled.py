@@ -18,7 +18,8 @@ from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.functional import max_pool2d as torch_max_pool2d
 from torch.nn.functional import pad
 
-from tacit.models.kernels import Dims, batched_first, conv2d
+from tacit.models.batched import Choice, Dims, Return, batched_first
+from tacit.models.kernels import conv2d
 
 
 def conv_max_pool2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ class _Shifts(Function):
         return _Shifts.apply(batched_first(weight, in_dims[0], info)), 0
 
 
-class _Largest(Function):
+class _Largest(Choice):
     """[images, 4 outputs, height, width]: the largest of the four blocks at every place, and which it was.
 
     The three others say: 1 if the second pair won, and which of either pair did.
@@ -78,11 +79,6 @@ class _Largest(Function):
         return best, torch.sign(best - upper), torch.sign(upper - one), torch.sign(lower - three)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*output[1:])
-
-    @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> Tensor:
         return _Back.apply(gradient, *ctx.saved_tensors)
 
@@ -91,7 +87,7 @@ class _Largest(Function):
         return _Largest.apply(batched_first(x, in_dims[0], info)), (0, 0, 0, 0)
 
 
-class _Back(Function):
+class _Back(Return):
     """Each number goes back to the block that it came from."""
 
     @staticmethod
@@ -104,10 +100,6 @@ class _Back(Function):
         upper = gradient - lower
         two, four = upper * of_first, lower * of_second
         return torch.cat((upper - two, two, lower - four, four), -4).movedim(-1, -4)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, seen: Tensor) -> Any:

@@ -60,6 +60,12 @@ class ModuleTask:
         object.__setattr__(self, "module", localised(copy.deepcopy(self.module).train()))
         object.__setattr__(self, "norms", tuple(has_batch_statistics(self.module)))
 
+    def on(self, device: torch.device) -> "ModuleTask":
+        """The same, with what is not among the parameters it is given (buffers, frozen ones) on a device."""
+        moved = ModuleTask(self.module, self.loss)
+        moved.module.to(device)
+        return moved
+
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Outputs for a batch. `params` may hold the leaves of `statistics`; they are then used, for every layer."""
         if not any(_leaf(name, MEAN) in params for name in self.norms):

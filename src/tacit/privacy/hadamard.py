@@ -26,7 +26,7 @@ def transform_(rows: Tensor) -> Tensor:
     size = rows.shape[-1]
     block = min(size, _BLOCK)
     for part in rows.view(-1, block).split(_ROWS):
-        part.copy_(part @ _matrix(block, rows.dtype))
+        part.copy_(part @ _matrix(block, rows.dtype).to(rows.device))
     while block < size:
         pairs = rows.view(-1, 2, block)
         left, right = pairs[:, 0], pairs[:, 1]
@@ -64,7 +64,7 @@ def _matrix(size: int, dtype: torch.dtype) -> Tensor:
 def _rotate(x: Tensor, turn: Tensor, back: bool) -> Tensor:
     """One operation for all rows, so that a recorded program has it as one and turns by the turn it is given."""
     out = x.clone(memory_format=torch.contiguous_format)
-    flips = signs(x.shape[-1], int(turn), x.dtype).mul_(x.shape[-1] ** -0.5)
+    flips = signs(x.shape[-1], int(turn), x.dtype).mul_(x.shape[-1] ** -0.5).to(x.device)
     if back:
         return transform_(out).mul_(flips)
     return transform_(out.mul_(flips))

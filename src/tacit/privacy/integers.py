@@ -51,7 +51,7 @@ def keyed_skellam(keys: Tensor, call: int, size: int, variance: float) -> Tensor
         draw = rng.stream((words[0], words[1]), call)
         row[:] = draw.poisson(variance / 2, size)
         row -= draw.poisson(variance / 2, size)
-    return torch.from_numpy(rows)
+    return torch.from_numpy(rows).to(keys.device)
 
 
 def _skellam_vmap(
@@ -68,10 +68,10 @@ def keyed_round(values: Tensor, keys: Tensor, call: int, limit: float) -> Tensor
     """`rounded`, one row for each key."""
     rows = np.empty(tuple(values.shape), np.int64)
     size = values.shape[-1]
-    given = values.double().numpy().reshape(-1, size)
+    given = values.double().cpu().numpy().reshape(-1, size)
     for row, value, words in zip(rows.reshape(-1, size), given, keys.reshape(-1, 2).tolist(), strict=True):
         row[:] = rounded(value, rng.stream((words[0], words[1]), call).random, limit)
-    return torch.from_numpy(rows)
+    return torch.from_numpy(rows).to(values.device)
 
 
 def _round_vmap(

@@ -85,9 +85,10 @@ def _fill(row: np.ndarray[Any, Any], words: list[int], call: int) -> None:
 
 @torch.library.custom_op("tacit::keyed_normal", mutates_args=())
 def _keyed_normal(key: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
-    out = torch.empty(size, dtype=dtype)
+    """Drawn on the CPU, whatever the device of the key: the same numbers everywhere."""
+    out = torch.empty(size, dtype=dtype, device="cpu")
     _fill(out.numpy(), key.tolist(), call)
-    return out
+    return out.to(key.device)
 
 
 def _keyed_normal_vmap(
@@ -100,10 +101,10 @@ def _keyed_normal_vmap(
 @torch.library.custom_op("tacit::keyed_normal_rows", mutates_args=())
 def _keyed_normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
     """An operation of its own, so that a recorded program draws anew each time instead of repeating what it saw."""
-    out = torch.empty(keys.shape[0], size, dtype=dtype)
+    out = torch.empty(keys.shape[0], size, dtype=dtype, device="cpu")
     for row, words in zip(out.numpy(), keys.tolist(), strict=True):
         _fill(row, words, call)
-    return out
+    return out.to(keys.device)
 
 
 _keyed_normal.register_vmap(_keyed_normal_vmap)
