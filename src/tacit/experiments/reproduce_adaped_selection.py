@@ -41,9 +41,8 @@ TRIED: Final[Mapping[str, Mapping[str, Sequence[Setting]]]] = {
         "local": [_S(0.05), _S(0.1)],
     },
     "mnist": {
-        "AdaPeD": [_S(0.1), _S(0.1, 0.5), _S(0.1, 0.8), _S(0.1, 0.5, 0.03), _S(0.1, 0.8, 0.03)],
+        "AdaPeD": [_S(0.1), _S(0.1, 0.5), _S(0.1, 0.8), _S(0.1, 0.8, 0.03)],
         "AdaPeD, eq. (65) for mu": [_S(0.1, 0.5)],
-        "QuPeD (FP)": [_S(0.1, 0.5), _S(0.1, 0.8, 0.03)],
         "Federated ML": [_S(0.1, 0.5), _S(0.1, 0.8, 0.03)],
     },
 }
