@@ -16,6 +16,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from hashlib import blake2b
 from pathlib import Path
 
 from safetensors.torch import load, save
@@ -50,14 +51,17 @@ class Custody:
     def ledger(self) -> Ledger:
         return Ledger.open(self.folder / "ledger.sqlite")
 
-    def secret(self) -> int:
-        """128 bits that nobody else knows: which rows a step sees is drawn from them."""
+    def secret(self, run: str) -> int:
+        """128 bits that nobody else knows: which rows a step sees is drawn from them.
+
+        Each run has its own. Two runs whose steps saw the same rows would cost more than both are charged for.
+        """
         path = self.folder / "secret"
         if not path.exists():
             write_atomically(path, secrets.token_hex(16).encode())
             os.chmod(path, 0o600)
         with storage(path):
-            return int(path.read_text(), 16)
+            return int.from_bytes(blake2b(run.encode(), key=path.read_bytes(), digest_size=16).digest())
 
     def pin(self, terms: Terms) -> None:
         """A run has one set of terms, those it was first met with."""
