@@ -57,7 +57,8 @@ def join(
     told = {"invitation": token, "name": name, "level": level, "rows": count, "key": key.decode()}
     _post(server, ca, "enrol", told)
     chosen = offer["levels"][level]
-    word = Agreement(name, level, offer["plan"], chosen["epsilon"], chosen["delta"], evaluated=offer["evaluated"])
+    promised = {each: chosen[each] for each in ("epsilon", "delta", "noise")}
+    word = Agreement(name, level, offer["plan"], evaluated=offer["evaluated"], **promised)
     home.settle(word, rows)
     write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
     console.print(f"'{name}' has joined at level '{level}': {chosen['guarantee']}")
@@ -155,6 +156,8 @@ PLAIN = {
     "record": "noise is added on your machine, to every step; each single row of yours is protected, from everybody",
     "stepwise": "noise is added on your machine, in every step; you need to trust nobody with your update",
     "distributed": "your machine adds a share of the noise, and the server sees only the sum of all updates",
+    "distributed-released": "your machine adds a share of the noise, and the server sees only the sum of all updates; "
+    "epsilon limits what the models tell to those who do not know when you took part, not what they tell to the server",
 }
 
 
