@@ -95,34 +95,6 @@ def test_fresh_noise_is_not_the_noise_of_the_seed(tmp_path: Path) -> None:
     assert min(largest_difference(a, b) for a, b in combinations(views, 2)) > 1e-3
 
 
-def test_each_run_draws_its_own_batches(tmp_path: Path) -> None:
-    """Sampling of rows is credited once for each step: in another run the same step sees rows of its own."""
-    world = World(FedAvg(), PLANS["record"], ragged(3), fresh=True)
-    client = world.client(2, tmp_path)
-    drawn = []
-    for run in ("run-1", "run-2", "run-1"):
-        program = client._program(run, client.assemble(replace(world, run_id=run).terms))
-        drawn.append(program.inputs_for({}, np.array([2]), 0))
-    one, two, again = ((inputs.rows * inputs.mask).sum(-1).tolist() for inputs in drawn)
-    assert one == again
-    assert one != two
-
-
-def test_no_bound_that_a_server_sends_takes_the_noise_off(tmp_path: Path) -> None:
-    """A model that is sure of the one class of a client has tiny gradients: their squares vanish, as would the norm."""
-    data = ragged(3)
-    alike = replace(data, y=torch.zeros_like(data.y))
-    world = World(FedAvg(), PLANS["local"], alike, rounds=1, rate=1.0, fresh=True, dtype=torch.float32)
-    wire = Wire(world.clients(tmp_path))
-    ask = world.conductor(tmp_path, wire)._ask("train", 0, 0)
-    model = tree.each(torch.zeros_like, tree.strip("view/model", ask.tensors))
-    model["head.bias"][0] = 55.0
-    body = tree.prefix("view/model", model) | {"public/bound": torch.tensor(1e-30, dtype=torch.float64)}
-    answer = unpack(Answer, wire.clients["c1"].answer(pack(replace(ask, charged=(0,), tensors=body))))
-    assert not answer.refused
-    assert all(float(leaf.abs().max()) < 1e-27 for leaf in tree.strip("body", answer.tensors).values())  # noise alone
-
-
 class Died(Exception):
     pass
 
