@@ -4,8 +4,8 @@ Two rounds of one client on several data sets, with the same randomness and with
 on rows that are the same for all: if any bit of an upload differs, exact gradients reach the upload, through the state
 or directly, or they reach the parameters or the loss of which a private gradient was asked. (Clipping bounds what one
 record does to its own term of the sum; it bounds nothing if the record also changes the loss of all the others.) The
-data sets differ in size by orders of magnitude, so that what hides behind a comparison shows, and in how many rows a step
-has and which. Between the rounds the client trains alone, if the method lets it; what it asks then is never paid for.
+data sets differ in size by orders of magnitude, so that what hides behind a comparison shows, and in how many rows a
+step has and which. Between the rounds the client trains alone, if the method lets it: nobody pays for what it asks.
 
 The same question for plans that add their noise in the guard: is every number of an upload made of guarded steps?
 """
