@@ -133,6 +133,11 @@ def assemble(
         upload=tree.each(lambda leaf: leaf.to("meta"), shapes.upload),
     )
     plan = _plan(privacy, setting)
+    if plan.unit == "client" and training.devices.even_work and training.steps is None:
+        raise TacitError(
+            "with even_work the fewest rows that any client has decide how much all of them do, and no bound covers that: "
+            "give every client the same steps, or leave it out"
+        )
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     engine = _kind(training)(
