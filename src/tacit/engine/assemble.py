@@ -135,7 +135,7 @@ def assemble(
     plan = _plan(privacy, setting)
     if plan.unit == "client" and training.devices.even_work and training.steps is None:
         raise TacitError(
-            "with even_work the fewest rows that any client has decide how much all of them do, and no bound covers that: "
+            "with even_work the fewest rows that any client has decide how much all of them do, which no bound covers: "
             "give every client the same steps, or leave it out"
         )
     _rehearse(plan, privacy.changes)
