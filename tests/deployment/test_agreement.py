@@ -56,6 +56,14 @@ def test_what_epsilon_limits_is_part_of_the_agreement() -> None:
         agreed.check(terms(privacy=limits | {"budget": "released"}))
 
 
+def test_a_rota_is_part_of_the_agreement() -> None:
+    """It charges another account: by turns, a member would pay from two budgets."""
+    agreed, trusted = replace(AGREED, plan="central"), {"plan": "central", "clip": 0.5}
+    agreed.check(terms(privacy=trusted))
+    with pytest.raises(Refusal, match="agreement"):
+        agreed.check(terms(privacy=trusted, cohort=1, times=1))
+
+
 def test_no_plan_but_record_makes_numbers_of_rows_public() -> None:
     """Also where the server needs every member's own message."""
     for privacy, told in (({"plan": "local", "clip": 0.5}, 0), ({"plan": "record", "bound": 0.5}, 70)):

@@ -14,6 +14,7 @@ from tacit.experiments.build import build_privacy, build_training, method_of, mo
 from tacit.experiments.config import Config, full, parse
 from tacit.experiments.toml import dumps
 from tacit.federation.data import Federation
+from tacit.federation.rota import Rota
 from tacit.privacy.requests import Distributed, Record
 
 
@@ -45,10 +46,10 @@ def evaluates(config: Config) -> bool:
 
 
 def plan_name(config: Config) -> str:
-    """The plan, by what a level's epsilon limits under it."""
-    plan = build_privacy(config).plan
+    """The plan, by what a level's epsilon limits under it and which account that is."""
+    plan, rota = build_privacy(config).plan, isinstance(build_training(config).sampler, Rota)
     limits_readers = isinstance(plan, Distributed) and plan.budget == "released"
-    return type(plan).__name__.lower() + "-released" * limits_readers
+    return type(plan).__name__.lower() + "-released" * limits_readers + "-rota" * rota
 
 
 def server_side(terms: Terms) -> Assembled:

@@ -137,7 +137,7 @@ def _post(server: str, ca: Path, what: str, content: dict[str, Any]) -> dict[str
 
 def _menu(offer: dict[str, Any], folder: Path, console: Console) -> None:
     """The levels in plain words, and what this client has spent already."""
-    console.print(f"'{offer['name']}' trains under plan '{offer['plan']}': {PLAIN[offer['plan']]}")
+    console.print(f"'{offer['name']}' trains under plan '{offer['plan']}': {_plain(offer['plan'])}")
     for name, level in offer["levels"].items():
         console.print(f"  {name}: {level['guarantee']}. {_meaning(level)}")
     if offer["evaluated"]:
@@ -159,6 +159,11 @@ PLAIN = {
     "distributed-released": "your machine adds a share of the noise, and the server sees only the sum of all updates; "
     "epsilon limits what the models tell to those who do not know when you took part, not what they tell to the server",
 }
+
+
+def _plain(plan: str) -> str:
+    rota = "; you are asked a few times at most" if plan.endswith("-rota") else ""
+    return PLAIN[plan.removesuffix("-rota")] + rota
 
 
 def _meaning(level: dict[str, Any]) -> str:
