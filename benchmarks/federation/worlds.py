@@ -89,7 +89,7 @@ class World:
             own, test, level = parts.federation.rows(k), parts.federation.test_rows(k), choices.of(k)
             data = parts.federation
             rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-            yield Agreement(name, level.name, plan, level.epsilon, level.delta, self.fresh), rows
+            yield Agreement(name, level.name, plan, level.epsilon, level.delta, self.fresh, noise=level.noise), rows
 
     def terms(self, run: str, fed: Local) -> Terms:
         plain = self.config.model_copy(update={"choices": {}})

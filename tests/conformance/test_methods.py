@@ -318,6 +318,37 @@ def test_a_method_that_uploads_what_exact_gradients_taught_it_is_refused_under_r
     assembled(Leaky(), CENTRAL)
 
 
+class Counting(FedAvg):
+    """Learns the more the more rows its batches came out with."""
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        upload, state = super().client(view, state, site)
+        drawn = sum(site.batch(step).mask.sum() for step in range(site.steps))
+        return Reply(Shared(tree.scale(upload.model, drawn)), state)
+
+
+class Pondering(FedAvg):
+    """Starts from where it got to while nobody asked."""
+
+    idles = True  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        return tree.zeros(start)
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        return Reply(super().client(Shared(tree.add(view.model, state)), {}, site).upload, state)
+
+    def idle(self, state: Tree, site: Site) -> Tree:
+        return site.private_grad(self.join(Shared(state), state), 0)
+
+
+@pytest.mark.parametrize("method", [Counting(), Pondering()], ids=["how many rows", "while idle"])
+def test_an_upload_that_knows_what_nobody_paid_for_is_refused_under_record(method: Method) -> None:
+    """How many rows a Poisson batch has is private, and private gradients between rounds are charged to nobody."""
+    with pytest.raises(TacitError, match="guarantee would not hold"):
+        assembled(method, PLANS["record"])
+
+
 def test_more_private_queries_than_were_paid_for_fail_before_anything_is_released() -> None:
     it = run(FedAvg(), RECORD, ragged())
     thrifty = replace(it.engine.plan, setting=it.engine.plan.setting._replace(queries=0))

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
-from tacit.deployment.experiment import text_of
+from tacit.deployment.experiment import seat, text_of
 from tacit.deployment.home import Agreement
 from tacit.engine.flower.client import Refusal
 from tacit.engine.flower.terms import Seat, Terms
@@ -39,3 +39,33 @@ def test_terms_as_agreed_are_accepted() -> None:
 def test_other_terms_are_refused(other: Terms) -> None:
     with pytest.raises(Refusal, match="agreement"):
         AGREED.check(other)
+
+
+def test_a_level_of_a_given_noise_keeps_its_noise() -> None:
+    agreed = replace(AGREED, epsilon=None, noise=4.0)
+    agreed.check(terms(levels={"private": {"noise": 4.0, "delta": 1e-3}}))
+    with pytest.raises(Refusal, match="agreement"):
+        agreed.check(terms(levels={"private": {"noise": 0.04, "delta": 1e-3}}))
+
+
+def test_what_epsilon_limits_is_part_of_the_agreement() -> None:
+    """Under one and the same plan it may be what the server learns, or what those learn who see the models alone."""
+    agreed, limits = replace(AGREED, plan="distributed"), {"plan": "distributed", "clip": 0.5}
+    agreed.check(terms(privacy=limits))
+    with pytest.raises(Refusal, match="agreement"):
+        agreed.check(terms(privacy=limits | {"budget": "released"}))
+
+
+def test_a_rota_is_part_of_the_agreement() -> None:
+    """It charges another account: by turns, a member would pay from two budgets."""
+    agreed, trusted = replace(AGREED, plan="central"), {"plan": "central", "clip": 0.5}
+    agreed.check(terms(privacy=trusted))
+    with pytest.raises(Refusal, match="agreement"):
+        agreed.check(terms(privacy=trusted, cohort=1, times=1))
+
+
+def test_no_plan_but_record_makes_numbers_of_rows_public() -> None:
+    """Also where the server needs every member's own message."""
+    for privacy, told in (({"plan": "local", "clip": 0.5}, 0), ({"plan": "record", "bound": 0.5}, 70)):
+        config = parse({"privacy": privacy, "levels": LEVELS, "method": {"name": "multitask"}})
+        assert seat(config, "a", "private", 70).rows == told

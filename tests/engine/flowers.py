@@ -48,10 +48,14 @@ class World:
         return Run(*made, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
 
     @property
+    def public(self) -> bool:
+        """Whether numbers of rows are."""
+        return isinstance(self.privacy.plan, plans.Record)
+
+    @property
     def terms(self) -> Terms:
         choices = self.privacy.choose(self.federation, 3)
-        public = isinstance(self.privacy.plan, plans.Record) or self.method.gather
-        sizes = self.federation.sizes if public else [0] * self.federation.clients
+        sizes = self.federation.sizes if self.public else [0] * self.federation.clients
         roster = tuple(
             Seat(name, choices.of(k).name, int(n), self.keys.get(name, ""))
             for k, (name, n) in enumerate(zip(self.federation.ids, sizes, strict=True))
@@ -61,7 +65,8 @@ class World:
     def assembled(self, terms: Terms, federation: Federation) -> Assembled:
         choices = {seat.name: seat.level for seat in terms.roster}
         privacy = replace(self.privacy, choices=choices)
-        return assemble(federation, model_for(self.method), self.method, privacy, self.training, terms.sizes)
+        sizes = terms.sizes if self.public else None
+        return assemble(federation, model_for(self.method), self.method, privacy, self.training, sizes)
 
     def rows(self, place: int) -> Rows:
         data, own, test = self.federation, self.federation.rows(place), self.federation.test_rows(place)

@@ -15,6 +15,7 @@ from tacit import tree
 from tacit.deployment.keys import make_node_key
 from tacit.engine.flower.schema import Answer, Arrived, Ask, Rejected, pack, unpack
 from tacit.methods import Ditto, FedAvg
+from tacit.secagg.messages import Survivors, decode, encode
 from tests.engine.flowers import Wire, World
 from tests.engine.test_flower import alike
 from tests.worlds import PLANS, largest_difference, ragged
@@ -161,3 +162,27 @@ def test_messages_of_the_last_turn_are_rejected_in_the_next(tmp_path: Path) -> N
     assert server.step().took_part == 5
     told = server.step()
     assert (told.took_part, told.rejected) == (4, {"malformed": 1})
+
+
+def test_of_two_processes_that_hold_one_state_of_a_sum_one_answers(tmp_path: Path) -> None:
+    """Told of two sets of survivors at once, a member confirms one: else shares of both its secrets might be shown."""
+    world = masked(tmp_path, clients=5, rounds=1, rate=1.0, fresh=True)
+    wire = Wire(world.clients(tmp_path))
+    custody, states = wire.clients["c1"].custody, []
+
+    def watched(name: str, blob: bytes) -> list[tuple[str, bytes]]:
+        states.extend([custody.mask_state("run-1")] * (name == "c1"))
+        return [(name, blob)]
+
+    wire.tamper = watched
+    world.conductor(tmp_path, wire).step()
+    asked = [unpack(Ask, blob) for name, blob in wire.asked if name == "c1"]
+    fourth = next(ask for ask in asked if isinstance(decode(ask.tensors["mask"].numpy().tobytes()), Survivors))
+    told = decode(fourth.tensors["mask"].numpy().tobytes())
+    fewer = encode(replace(told, members=told.members[:-1]))
+    other = replace(fourth, tensors={"mask": torch.frombuffer(bytearray(fewer), dtype=torch.uint8)})
+    before = states[2]
+    assert before is not None
+    custody.keep_mask_state("run-1", before)  # as a process sees it that was asked at the same time
+    answer = unpack(Answer, wire.clients["c1"].answer(pack(other)))
+    assert (answer.refused, answer.tensors) == ("duplicate", {})

@@ -15,6 +15,7 @@ from tacit.engine.loop import Report, Run, Schedule
 from tacit.errors import TacitError
 from tacit.federation.cohort import FixedSize, Poisson
 from tacit.methods import Ditto, FedAvg, LocalOnly
+from tacit.methods.optim import LocalSgd
 from tacit.privacy import requests as plans
 from tacit.privacy.clip import Fixed, Quantile
 from tacit.privacy.ledger import Ledger
@@ -86,6 +87,16 @@ def test_the_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> N
     other._fingerprint = "another"
     with pytest.raises(TacitError, match="another configuration"):
         other.resume()
+
+
+def test_a_ledger_has_the_rounds_of_one_run() -> None:
+    """Another run's rounds have the same numbers: they would be taken for repetitions, and cost nothing."""
+    ledger = Ledger.open(":memory:")
+    Run(*assembled(FedAvg(), CENTRAL), ledger=ledger).go()
+    Run(*assembled(FedAvg(), CENTRAL), ledger=ledger).go()  # the same noise, and so the same release
+    for method, privacy in ((Ditto(), CENTRAL), (FedAvg(local=LocalSgd(0.2)), CENTRAL), (FedAvg(), LOCAL)):
+        with pytest.raises(TacitError, match="another run"):
+            Run(*assembled(method, privacy), ledger=ledger)
 
 
 class Spy:

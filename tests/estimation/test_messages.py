@@ -193,3 +193,20 @@ def test_impossible_budgets_and_widths_are_refused() -> None:
             make()
     with pytest.raises(TacitError, match="LocalGaussian"):
         RandomisedResponse(1.0).send(np.zeros((3, 2)), Domain(1.0, 0.0, 2), source(0, "x"))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.7e308])
+@pytest.mark.parametrize("message", [RandomisedResponse(0.5), LocalGaussian(1.0, 1e-5), Central(1.0, 1e-5)], ids=repr)
+def test_no_value_can_be_told_from_others_by_not_being_a_number(message: Message, value: float) -> None:
+    got = sent(message, value)
+    assert np.isfinite(got).all()
+    if not isinstance(message, Central):
+        assert got.std() > 0.1
+
+
+def test_a_client_whose_sum_is_beyond_all_numbers_moves_the_centre_no_more_than_others() -> None:
+    values, groups = np.random.default_rng(0).normal(size=(40, 1)), np.repeat(np.arange(20), 2)
+    values[:2] = 1.7e308
+    with np.errstate(all="ignore"):
+        told = GaussianMeans(noise_variance=1.0, radius=1.0, message=LocalGaussian(1.0, 1e-3), seed=0)
+        assert np.isfinite(told.fit(values, groups=groups).centre_).all()

@@ -153,3 +153,13 @@ def test_the_report_tells_what_became_of_the_devices() -> None:
     assert "dropped out" in told
     assert "of their local steps" in told
     assert "Devices:" in str(result)
+
+
+def test_one_clients_rows_do_not_decide_how_much_others_train_under_client_level_privacy() -> None:
+    """With `even_work` they would: a client less, and all other uploads are others, which no clip bounds."""
+    even = Devices(even_work=True)
+    for plan in ("central", "local", "distributed"):
+        with pytest.raises(TacitError, match="even_work"):
+            run(FedAvg(), even, PLANS[plan])
+    run(FedAvg(), even, PLANS["record"])  # there numbers of rows are public, and it is said
+    run(FedAvg(), even, PLANS["open"])

@@ -42,6 +42,14 @@ def test_what_is_not_finite_becomes_zero_and_counts_as_clipped(bad: float) -> No
     assert (clipped["a"] == 0).all()
 
 
+@pytest.mark.parametrize("bound", [1e-30, 1e-12, 0.0, -1.0, math.nan])
+def test_a_bound_beside_which_squares_vanish_lets_nothing_through(bound: float) -> None:
+    """1,000 numbers of 1e-24 have a norm of 3e-23, but their squares are zero in single precision."""
+    clipped, inside = clip({"a": torch.full((1000,), 1e-24)}, torch.tensor(bound, dtype=torch.float64))
+    assert not bool(inside)
+    assert (clipped["a"] == 0).all()
+
+
 def test_no_leaves_have_norm_zero() -> None:
     assert clip({}, 1.0)[0] == {}
 

@@ -105,3 +105,15 @@ def test_rows_that_are_not_finite_or_not_real_count_as_zero() -> None:
     assert close(ghost(task.losses, leaves, x, y, mask, 1.0), plain(task.losses, leaves, x, y, good, 1.0))
     nothing = ghost(task.losses, leaves, x, y, torch.zeros_like(mask), 1.0)
     assert float(tree.norm(nothing)) == 0
+
+
+def test_large_inputs_and_small_gradients_do_not_pass_unclipped() -> None:
+    """The square of the gradient at the outputs is zero in single precision, its product with the inputs is not."""
+
+    def losses(p: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.linear(x, p["weight"]).sum(1) * y
+
+    weight, row = {"weight": torch.zeros(400, 3)}, torch.full((1, 3), 1e19)
+    for small in (2e-23, 1e-21, 1e-19):
+        total = ghost(losses, weight, row, torch.tensor([small]), torch.tensor([True]), 1e-3)
+        assert float(total["weight"].double().norm()) <= 1e-3

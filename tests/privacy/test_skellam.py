@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import ive
+from scipy.stats import binom
 
 from tacit.core import Tree
 from tacit.engine.assemble import Privacy
@@ -139,6 +140,19 @@ def test_noise_shares_are_sized_for_fewer_clients_than_are_expected() -> None:
     assert (draws < who.least).mean() <= 0.011
     assert (draws > who.most).mean() <= 0.011
     assert 0 < who.edge < 0.05
+
+
+def test_the_edge_holds_however_many_clients_have_spent_their_budgets() -> None:
+    """With budgets for fewer participations than come, rounds run short of clients: then one decides on a release."""
+    short = planned(plans.Distributed(participations=2))
+    (account,) = short.beside(np.array([1]))
+    least = coding(short).least
+    worst = max(binom.pmf(least - 1, there, 0.1) for there in range(500))
+    assert account.event.edge >= worst
+    usual = planned(plans.Distributed())
+    assert usual.beside(np.array([1]))[0].event.edge < worst
+    assert any("no more than 10% of the clients are away or spent" in note for note in usual.notes)
+    assert not any("away or spent" in note for note in short.notes)
 
 
 def test_a_sampler_without_a_model_gets_no_amplification() -> None:

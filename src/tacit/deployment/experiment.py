@@ -14,7 +14,8 @@ from tacit.experiments.build import build_privacy, build_training, method_of, mo
 from tacit.experiments.config import Config, full, parse
 from tacit.experiments.toml import dumps
 from tacit.federation.data import Federation
-from tacit.privacy.requests import Record
+from tacit.federation.rota import Rota
+from tacit.privacy.requests import Distributed, Record
 
 
 @cache
@@ -37,8 +38,8 @@ def text_of(config: Config) -> str:
 
 
 def rows_are_public(config: Config) -> bool:
-    """Whether the plan, or the method, needs everybody to know how many rows each client has."""
-    return isinstance(build_privacy(config).plan, Record) or method_of(config).gather
+    """Whether the plan needs everybody to know how many rows each client has. Elsewhere that is data like any other."""
+    return isinstance(build_privacy(config).plan, Record)
 
 
 def evaluates(config: Config) -> bool:
@@ -47,7 +48,10 @@ def evaluates(config: Config) -> bool:
 
 
 def plan_name(config: Config) -> str:
-    return type(build_privacy(config).plan).__name__.lower()
+    """The plan, by what a level's epsilon limits under it and which account that is."""
+    plan, rota = build_privacy(config).plan, isinstance(build_training(config).sampler, Rota)
+    limits_readers = isinstance(plan, Distributed) and plan.budget == "released"
+    return type(plan).__name__.lower() + "-released" * limits_readers + "-rota" * rota
 
 
 def server_side(terms: Terms) -> Assembled:
@@ -68,7 +72,8 @@ def _assembled(config: Config, terms: Terms, federation: Federation) -> Assemble
     chosen = {seat.name: seat.level for seat in terms.roster}
     model = models.build(config.model.name, terms.inputs, terms.classes, **model_options(config.model))
     model = models.initialise(model, config.seed).to(training.dtype)
-    return assemble(federation, model, method, replace(privacy, choices=chosen), training, terms.sizes)
+    sizes = terms.sizes if rows_are_public(config) else None  # else each side knows its own
+    return assemble(federation, model, method, replace(privacy, choices=chosen), training, sizes)
 
 
 def parts(config: Config) -> tuple[Method, Privacy, Training]:

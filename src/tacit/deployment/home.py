@@ -30,15 +30,16 @@ class Agreement:
     fresh: bool = True  # False: noise from the experiment's seed, to compare with a simulation
     sums_in_the_open: bool = False  # True: sends without a mask what only a sum should show, to compare
     evaluated: bool = False  # reports accuracies on its own test rows: with noise, or plainly if it opted out
+    noise: float | None = None  # of a level that has no epsilon, or is not calibrated to it
 
     def check(self, terms: Terms) -> None:
         """Refuses terms that are not those of the agreement."""
         config = experiment_of(terms.experiment)
         level = config.levels.get(self.level)
-        given = (level.epsilon, level.delta) if level else (None, None)
+        given = (level.epsilon, level.delta, level.noise) if level else (None, None, None)
         mine = terms.roster[terms.place(self.name)].level
         told = (mine, given, plan_name(config), evaluates(config))
-        if told != (self.level, (self.epsilon, self.delta), self.plan, self.evaluated):
+        if told != (self.level, (self.epsilon, self.delta, self.noise), self.plan, self.evaluated):
             raise Refusal("agreement")
 
 

@@ -57,7 +57,8 @@ def join(
     told = {"invitation": token, "name": name, "level": level, "rows": count, "key": key.decode()}
     _post(server, ca, "enrol", told)
     chosen = offer["levels"][level]
-    word = Agreement(name, level, offer["plan"], chosen["epsilon"], chosen["delta"], evaluated=offer["evaluated"])
+    promised = {each: chosen[each] for each in ("epsilon", "delta", "noise")}
+    word = Agreement(name, level, offer["plan"], evaluated=offer["evaluated"], **promised)
     home.settle(word, rows)
     write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
     console.print(f"'{name}' has joined at level '{level}': {chosen['guarantee']}")
@@ -136,7 +137,7 @@ def _post(server: str, ca: Path, what: str, content: dict[str, Any]) -> dict[str
 
 def _menu(offer: dict[str, Any], folder: Path, console: Console) -> None:
     """The levels in plain words, and what this client has spent already."""
-    console.print(f"'{offer['name']}' trains under plan '{offer['plan']}': {PLAIN[offer['plan']]}")
+    console.print(f"'{offer['name']}' trains under plan '{offer['plan']}': {_plain(offer['plan'])}")
     for name, level in offer["levels"].items():
         console.print(f"  {name}: {level['guarantee']}. {_meaning(level)}")
     if offer["evaluated"]:
@@ -155,7 +156,14 @@ PLAIN = {
     "record": "noise is added on your machine, to every step; each single row of yours is protected, from everybody",
     "stepwise": "noise is added on your machine, in every step; you need to trust nobody with your update",
     "distributed": "your machine adds a share of the noise, and the server sees only the sum of all updates",
+    "distributed-released": "your machine adds a share of the noise, and the server sees only the sum of all updates; "
+    "epsilon limits what the models tell to those who do not know when you took part, not what they tell to the server",
 }
+
+
+def _plain(plan: str) -> str:
+    rota = "; you are asked a few times at most" if plan.endswith("-rota") else ""
+    return PLAIN[plan.removesuffix("-rota")] + rota
 
 
 def _meaning(level: dict[str, Any]) -> str:

@@ -86,7 +86,8 @@ class Office:
             self._write("outcome", ended)
 
     def tell(self, told: Told) -> None:
-        """A line of `progress.jsonl` for each round: what an onlooker may know."""
+        """A line of `progress.jsonl` for each round, for the server's people: sampling is credited against readers of
+        the models who know neither who was asked nor how many."""
         figures = None if told.figures is None else told.figures._asdict()
         counts = {"refused": dict(told.refused), "rejected": dict(told.rejected)}
         line = {**told._asdict(), **counts, "figures": figures, "time": time.time()}

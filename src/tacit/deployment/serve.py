@@ -59,7 +59,8 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
         for k, name in enumerate(data.ids):
             own, test, level = data.rows(k), data.test_rows(k), choices.of(k)
             rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-            word = Agreement(name, level.name, plan, level.epsilon, level.delta, evaluated=evaluated)
+            promised = {each: getattr(level, each) for each in ("epsilon", "delta", "noise")}
+            word = Agreement(name, level.name, plan, evaluated=evaluated, **promised)
             key = fed.admit(word, rows)
             seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
             fed.start(name)

@@ -125,6 +125,7 @@ def assemble(
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start)
     plan = _plan(privacy, _setting(federation, privacy, training, sizes, shapes))
+    _even(plan, training)
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     engine = _kind(training)(
@@ -155,6 +156,14 @@ def _setting(federation: Federation, privacy: Privacy, training: Training, sizes
         drop=training.devices.drop,
         upload=tree.each(lambda leaf: leaf.to("meta"), shapes.upload),
     )
+
+
+def _even(plan: Plan, training: Training) -> None:
+    if plan.unit == "client" and training.devices.even_work and training.steps is None:
+        raise TacitError(
+            "with even_work the fewest rows that any client has decide how much all of them do, which no bound covers: "
+            "give every client the same steps, or leave it out"
+        )
 
 
 def _plan(privacy: Privacy, setting: Setting) -> Plan:

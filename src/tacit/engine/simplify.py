@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from tacit.engine.dead_steps import dead_steps
 from tacit.engine.spans import spans
+from tacit.engine.square_sums import given, square_sums
 
 aten = torch.ops.aten
 _FROM_NOTHING = {
@@ -40,7 +41,7 @@ def simplify(graph: GraphModule) -> GraphModule:
     _drop_unused(graph)
     spans(graph)
     dead_steps(graph)
-    _square_sums(graph)
+    square_sums(graph)
     _zeros(graph)
     _drop_unused(graph)
     _in_place(graph)
@@ -198,28 +199,6 @@ def _baddbmm(graph: GraphModule, node: Node, term: Any, product: Any, beta: Any,
     return fused
 
 
-def _square_sums(graph: GraphModule) -> None:
-    """The sum of a client's squares as its norm squared: the squares are never stored."""
-    for node in _calls(graph):
-        square = node.args[0] if node.target is aten.sum.dim_IntList and len(node.args) == 2 else None
-        if not (isinstance(square, Node) and square.target is aten.pow.Tensor_Scalar and square.args[1] == 2):
-            continue
-        of = square.args[0]
-        value = of.meta["val"]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-        if len(square.users) > 1 or not value.is_contiguous() or node.args[1] != list(range(1, value.dim())):
-            continue
-        with graph.graph.inserting_before(node):
-            norm = _given(graph, aten.linalg_vector_norm.default, of, 2, node.args[1], like=node.meta["val"])
-            total = _given(graph, aten.mul.Tensor, norm, norm, like=node.meta["val"])
-        _replace(graph, node, total)
-
-
-def _given(graph: GraphModule, target: Any, *args: Any, like: Tensor) -> Node:
-    node = graph.graph.call_function(target, args)
-    node.meta["val"] = like
-    return node
-
-
 def _zeros(graph: GraphModule) -> None:
     """A choice between something and zero is something with zeros put in."""
     for node in _calls(graph):
@@ -229,8 +208,8 @@ def _zeros(graph: GraphModule) -> None:
         if not isinstance(of, Node) or (_shape(of).shape, _shape(of).dtype) != (_shape(node).shape, _shape(node).dtype):
             continue
         with graph.graph.inserting_before(node):
-            left = _given(graph, aten.logical_not.default, chosen, like=_shape(chosen))  # pyright: ignore[reportArgumentType]
-            filled = _given(graph, aten.masked_fill.Scalar, of, left, 0, like=node.meta["val"])
+            left = given(graph, aten.logical_not.default, chosen, like=_shape(chosen))  # pyright: ignore[reportArgumentType]
+            filled = given(graph, aten.masked_fill.Scalar, of, left, 0, like=node.meta["val"])
         _replace(graph, node, filled)
 
 

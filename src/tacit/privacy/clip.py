@@ -19,7 +19,8 @@ def clip(values: Mapping[str, Tensor], bound: float | Tensor) -> tuple[Tree, Ten
     """`values` scaled to a norm of at most `bound` over all leaves together, and whether it already was.
 
     Holds for every input: 0-d leaves count, a zero tree stays zero, and a tree whose norm is not finite (NaN, inf,
-    or beyond the float's range) becomes zero and counts as clipped.
+    or beyond the float's range) becomes zero and counts as clipped. So does every tree if the bound is so small that
+    squares vanish beside it: a norm of 0 then says nothing (a server may send any bound).
     """
     factor, finite = shrinking(tree.norm(values), bound)
     clipped = tree.each(lambda leaf: torch.where(finite, leaf * factor.to(leaf.dtype), 0.0), values)
@@ -30,7 +31,7 @@ def shrinking(norm: Tensor, bound: float | Tensor) -> tuple[Tensor, Tensor]:
     """What a vector of this norm is multiplied with to keep to `bound`, and whether it may be kept at all."""
     limit = torch.as_tensor(bound, dtype=norm.dtype) * _SLACK
     factor = torch.where(norm > limit, limit / norm.clamp(min=torch.finfo(norm.dtype).tiny), 1.0)
-    return factor, norm.isfinite()
+    return factor, norm.isfinite() & (limit >= torch.finfo(norm.dtype).tiny ** 0.25)
 
 
 class Clip(Protocol):

@@ -50,9 +50,11 @@ def ghost(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, boun
 
     (own, outer), inner = vmap(one)(x, y)
     squares = [_square(leaf) for leaf in own.values()]
-    squares += [_square(outer[layer.weight]) * layer.size(_square(inner[layer.weight])) for layer in layers]
+    sizes = torch.stack([layer.size(_square(inner[layer.weight])) for layer in layers])
+    squares += [_square(outer[layer.weight]) * size for layer, size in zip(layers, sizes, strict=True)]
     factor, finite = shrinking(torch.stack(squares).sum(0).sqrt(), bound)
-    keep = mask & finite
+    # inputs of more than 1e9: the square of a small gradient vanishes, and their product is not small
+    keep = mask & finite & (sizes < torch.finfo(sizes.dtype).tiny ** -0.5).all(0)
     total = tree.each(lambda leaf: torch.tensordot(torch.where(keep, factor, 0.0), _kept(leaf, keep), 1), own)
     for layer in layers:
         g = _kept(outer[layer.weight] * factor.unsqueeze(-1), keep)

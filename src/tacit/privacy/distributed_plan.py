@@ -32,39 +32,54 @@ _SHORT: Final = {"server": 1e-2, "released": 1e-5}
 Against the server the excess noise counts, against readers only the edge (see `SampledSkellamDpEvent`).
 """
 _PRESENT: Final = 0.9  # where the sampler states no distribution: the share of the expected cohort that must be there
-_SPENT: Final = 0.1  # the share of clients that may have used up their budgets before the edge is understated
+_AWAY: Final = 0.1  # the share of clients that may be offline or have used up their budgets
 ZERO_OUT: Final = "zero-out"
 
 
 class Crowd(NamedTuple):
-    """How many clients a round has. `edge`: see `SampledSkellamDpEvent`; `rate` None: no sampling is credited."""
+    """How many clients a round has. `edge`: see `SampledSkellamDpEvent`; `rate` None: no sampling is credited.
+
+    `away`: the share of the clients that may not be there to be drawn before `edge` is too small.
+    """
 
     expected: float
     least: int
     most: int
     rate: float | None = None
     edge: float = 0.0
+    away: float = 1.0
 
 
-def crowd(setting: Setting, short: float) -> Crowd:
-    """From what the sampler states to the accountant. Who drops out is public, so that then no sampling is credited."""
+def crowd(setting: Setting, short: float, times: int | None = None) -> Crowd:
+    """From what the sampler states to the accountant. Who drops out is public, so that then no sampling is credited.
+
+    `times`: how many participations a client's own budget is sized for. Where many will want more, any number of them
+    may be spent in the end.
+    """
     from dp_accounting import PoissonSampledDpEvent
 
     n, event = sum(setting.counts), setting.sampler.event(gaussian_event(1.0), len(setting.ids))
     expected, stay = setting.rate * n, 1 - setting.drop
     if not isinstance(event, PoissonSampledDpEvent):
         return Crowd(expected, max(1, math.floor(_PRESENT * expected * stay)), max(1, math.ceil(expected)))
-    who = _poisson(n, event.sampling_probability * stay, expected, short)
+    who = _poisson(n, event.sampling_probability * stay, expected, short, _away(setting, times))
     return who._replace(rate=None, edge=0.0) if setting.drop else who
 
 
-def _poisson(n: int, rate: float, expected: float, short: float) -> Crowd:
+def _away(setting: Setting, times: int | None) -> float:
+    from scipy.stats import binom
+
+    spent = 0.0 if times is None else float(binom.sf(times, setting.rounds, setting.rate))
+    return _AWAY if spent <= _AWAY / 2 else 1.0
+
+
+def _poisson(n: int, rate: float, expected: float, short: float, away: float = _AWAY) -> Crowd:
     from scipy.stats import binom
 
     least, most = max(1, int(binom.ppf(short, n, rate))), max(1, int(binom.isf(short, n, rate)))
-    others = np.arange(math.floor((1 - _SPENT) * n) - 1, max(n, 1)).clip(min=0)
+    others = np.arange(math.floor((1 - away) * n) - 1, max(n, 1)).clip(min=0)
     edge = float(binom.pmf(least - 1, others, rate).max() + binom.sf(most - 1, max(n - 1, 0), rate))
-    return Crowd(expected, least, most, rate, min(edge, 1.0))
+    return Crowd(expected, least, most, rate, min(edge, 1.0), away)
 
 
 @dataclass(frozen=True)
@@ -94,8 +109,8 @@ class Distributed:
             raise TacitError(
                 "with a rota no sampling hides who took part, so both figures are one: use budget 'server'"
             )
-        level, who = only_level(setting), crowd(setting, _SHORT[self.budget])
-        times = participations_of(self.participations, setting)
+        level, times = only_level(setting), participations_of(self.participations, setting)
+        who = crowd(setting, _SHORT[self.budget], times if self.budget == "server" else None)
         z = self._noise(level, setting, who, times)
         coding = self._coding(z, setting, who)
         server, released = _server_event(coding), _released_event(coding, who)
@@ -202,11 +217,13 @@ def _released_event(coding: Coding, who: Crowd) -> SkellamDpEvent | SampledSkell
 
 
 def _notes(coding: Coding, who: Crowd) -> tuple[str, ...]:
+    sampled = f"sampling is credited as long as no more than {who.away:.0%} of the clients are away or spent"
     return (
         f"uploads are integers of {coding.bits} bits; the chance that a round's sum wraps around anywhere is at most "
         f"{coding.wraps():.1g}",
         f"noise shares are sized for {who.least} of {who.expected:.4g} expected clients, and topped up to "
         f"{who.most} shares by the server; a round with fewer clients is discarded, and charged",
+        *([sampled] if who.rate is not None and who.away < 1 else []),
     )
 
 

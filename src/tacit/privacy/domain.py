@@ -42,7 +42,10 @@ def source(seed: int | None, purpose: str, *parts: int) -> Source:
 
 @dataclass(frozen=True)
 class Domain:
-    """Where values lie, publicly known: within `radius` of `centre` in every coordinate, or in Euclid's norm."""
+    """Where values lie, publicly known: within `radius` of `centre` in every coordinate, or in Euclid's norm.
+
+    Every value is brought there; what is not a number, or too large to have a norm, to the centre.
+    """
 
     radius: float
     centre: float = 0.0
@@ -54,13 +57,16 @@ class Domain:
 
     def box(self, values: Array) -> Array:
         """Each coordinate brought to the edge."""
-        return np.clip(values, self.centre - self.radius, self.centre + self.radius)
+        edge = np.clip(values, self.centre - self.radius, self.centre + self.radius)
+        return np.where(np.isnan(edge), self.centre, edge)
 
     def ball(self, values: Array) -> Array:
         """Each row brought to the ball, in its direction from the centre."""
-        moved = values - self.centre
-        norms = np.linalg.norm(moved, axis=1, keepdims=True)
-        return self.centre + moved * np.minimum(1.0, self.radius / np.maximum(norms, self.radius))
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.linalg.norm(values - self.centre, axis=1, keepdims=True)
+        kept = np.isfinite(norms)
+        moved = np.where(kept, values - self.centre, 0.0)
+        return self.centre + moved * (self.radius / np.maximum(np.where(kept, norms, 0.0), self.radius))
 
     def lifted(self, values: Array) -> Array:
         """One more coordinate: the squared distance from the centre, over the radius.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tacit.errors import TacitError
 from tacit.privacy.events import from_json, to_json
-from tacit.privacy.ledger_file import connect, connect_to_read, make_stays, trouble
+from tacit.privacy.ledger_file import connect, connect_to_read, make_run, make_stays, trouble
 from tacit.privacy.statement import Budget, Line, statement
 from tacit.privacy.stays import Stay, Stays, told
 
@@ -128,6 +128,16 @@ class Ledger:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [(int(round), batch, *row, now) for row in rows],
             )
+
+    def belong(self, mark: str) -> None:
+        """Says whose rounds these are, once: a run that repeats its noise. Another's rounds have the same numbers, and
+        would seem to be repetitions that cost nothing."""
+        with self._transaction() as db:
+            make_run(db)
+            db.execute("INSERT INTO run VALUES (0, ?)", (mark,))
+            ((known,),) = db.execute("SELECT mark FROM run").fetchall()
+        if known != mark:
+            raise TacitError(f"{self._path} is the ledger of another run ({known}): give each run a ledger of its own")
 
     def move(self, stays: Mapping[str, Sequence[Stay]]) -> None:
         """Adds where clients are from which round on, in one transaction. Durable when it returns.

@@ -30,6 +30,7 @@ _KEYS: Final = {
     "budgets": ("scope",),
     "charges": ("round", "batch", "scope", "event"),
     "stays": ("serial",),
+    "run": ("only",),
 }
 # Made with the first change of a level: where nobody changes there is nothing to keep, and older readers can read it.
 _STAYS: Final = (
@@ -123,6 +124,12 @@ def make_stays(db: sqlite3.Connection) -> None:
     if _value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'stays'") == 0:
         _make(db, "stays", _STAYS)
         db.execute(f"PRAGMA user_version = {CHANGED}")
+
+
+def make_run(db: sqlite3.Connection) -> None:
+    """The table of whose rounds these are, unless it is there; part of the caller's transaction."""
+    if _value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'run'") == 0:
+        _make(db, "run", "only INTEGER PRIMARY KEY, mark TEXT NOT NULL")
 
 
 def _make(db: sqlite3.Connection, table: str, columns: str) -> None:

@@ -93,7 +93,7 @@ class Client:
         """An upload, or the figures of an evaluation: encoded by the release that was paid for."""
         self._fits_the_past(ask, made.engine.plan)
         self._pay(ask, made.engine.plan, place, now=True)
-        clients = self._program(made)
+        clients = self._program(ask.run, made)
         state = self.custody.state(ask.run, ask.round, clients.method.join(view, clients.start))
         if ask.evaluation:
             return _figures(ask, clients, place, view, state)
@@ -141,10 +141,10 @@ class Client:
         if now and not self.custody.answering(ask.run, ask.turn) and self._once(ask, plan):
             raise Rejected("duplicate", f"turn {ask.turn} is being answered")
 
-    def _program(self, made: Assembled) -> Clients:
+    def _program(self, run: str, made: Assembled) -> Clients:
         if not self.fresh:
             return made.engine
-        return replace(made.engine, seed=self.custody.secret(), noise=lambda _: Secure(), programs={})
+        return replace(made.engine, seed=self.custody.secret(run), noise=lambda _: Secure(), programs={})
 
 
 def _check_turn(ask: Ask, plan: Plan) -> None:

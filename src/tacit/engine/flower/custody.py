@@ -1,7 +1,7 @@
 """What a client keeps on its own disk: its ledger, its personal states, the terms it agreed to, what it answered.
 
     ledger.sqlite              what was spent, for the life of the client
-    custody.sqlite             terms by run, turns that were answered, turns that were paid for
+    custody.sqlite             terms by run, turns that were answered or paid for, states of masked sums that were used
     runs/RUN/ROUNDS.safetensors   the personal state after so many rounds: the last one, and the one before it
     runs/RUN/view.safetensors     the last broadcast: with the state, the client's personal model
 
@@ -16,6 +16,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from hashlib import blake2b
 from pathlib import Path
 
 from safetensors.torch import load, save
@@ -31,6 +32,7 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS terms (run TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS answered (run TEXT, turn INTEGER, PRIMARY KEY (run, turn)) STRICT;
 CREATE TABLE IF NOT EXISTS paid (run TEXT, scope TEXT, turn INTEGER, PRIMARY KEY (run, scope, turn)) STRICT;
+CREATE TABLE IF NOT EXISTS used (state TEXT PRIMARY KEY) STRICT;
 """
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 KEPT = 2
@@ -50,14 +52,17 @@ class Custody:
     def ledger(self) -> Ledger:
         return Ledger.open(self.folder / "ledger.sqlite")
 
-    def secret(self) -> int:
-        """128 bits that nobody else knows: which rows a step sees is drawn from them."""
+    def secret(self, run: str) -> int:
+        """128 bits that nobody else knows: which rows a step sees is drawn from them.
+
+        Each run has its own. Two runs whose steps saw the same rows would cost more than both are charged for.
+        """
         path = self.folder / "secret"
         if not path.exists():
             write_atomically(path, secrets.token_hex(16).encode())
             os.chmod(path, 0o600)
         with storage(path):
-            return int(path.read_text(), 16)
+            return int.from_bytes(blake2b(run.encode(), key=path.read_bytes(), digest_size=16).digest())
 
     def pin(self, terms: Terms) -> None:
         """A run has one set of terms, those it was first met with."""
@@ -115,6 +120,10 @@ class Custody:
     def mask_state(self, run: str) -> bytes | None:
         path = self._place(run) / "mask"
         return path.read_bytes() if path.exists() else None
+
+    def using(self, state: bytes) -> bool:
+        """Durable. Whether this state of a masked sum is new: of two processes that hold it, one is told so."""
+        return self._write("INSERT OR IGNORE INTO used VALUES (?)", [(blake2b(state).hexdigest(),)]) == 1
 
     def keep_mask_state(self, run: str, state: bytes) -> None:
         """Durable before the answer that goes with it is sent: a state must not be used twice."""

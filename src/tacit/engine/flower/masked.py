@@ -65,6 +65,8 @@ def stage(member: Member, ask: Ask, plan: Plan, vector: Callable[[], np.ndarray]
         after, reply = members.answer(member.identity, state, message, upload)
     except (Refused, Discarded) as error:
         raise Rejected("round", str(error)) from error
+    if kept is not None and not member.custody.using(kept):
+        raise Rejected("duplicate", "this state of the sum was used")
     member.custody.keep_mask_state(ask.run, members.freeze(after))
     return {KEY: _tensor(encode(reply))}
 

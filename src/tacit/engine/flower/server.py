@@ -102,9 +102,7 @@ class Conductor:
         self.journal = Journal(self.folder and self.folder / "turn.json")
         self._seed = self._draws()
         self._resume()
-        again = self._again()
-        start = self.progress.round if not self.fresh else self.journal.turn + (0 if again else 1)
-        self.purse = Purse(self.plan, self.ledger, start)
+        self.purse = Purse(self.plan, self.ledger, self._next_turn())
 
     def go(self, stop: Callable[[], bool] = lambda: False) -> str | None:
         """Rounds until the last one, a spent budget, or `stop`; then all are told the end. Says why it ended early."""

@@ -1,0 +1,60 @@
+"""What a member and a server promise beyond one run, and against what a server may send."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("safetensors", reason="needs the extra 'flower'")
+
+from tacit import tree
+from tacit.engine.assemble import Privacy
+from tacit.engine.flower.schema import Answer, pack, unpack
+from tacit.methods import FedAvg
+from tacit.privacy import requests as plans
+from tacit.privacy.clip import Fixed
+from tacit.privacy.ledger import Ledger, statement
+from tacit.privacy.levels import Level
+from tests.engine.flowers import Wire, World
+from tests.worlds import PLANS, ragged
+
+
+def test_each_run_draws_its_own_batches(tmp_path: Path) -> None:
+    """Sampling of rows is credited once for each step: in another run the same step sees rows of its own."""
+    world = World(FedAvg(), PLANS["record"], ragged(3), fresh=True)
+    client = world.client(2, tmp_path)
+    drawn = []
+    for run in ("run-1", "run-2", "run-1"):
+        program = client._program(run, client.assemble(replace(world, run_id=run).terms))
+        drawn.append(program.inputs_for({}, np.array([2]), 0))
+    one, two, again = ((inputs.rows * inputs.mask).sum(-1).tolist() for inputs in drawn)
+    assert one == again
+    assert one != two
+
+
+def test_no_bound_that_a_server_sends_takes_the_noise_off(tmp_path: Path) -> None:
+    """A model that is sure of the one class of a client has tiny gradients: their squares vanish, as would the norm."""
+    data = ragged(3)
+    alike = replace(data, y=torch.zeros_like(data.y))
+    world = World(FedAvg(), PLANS["local"], alike, rounds=1, rate=1.0, fresh=True, dtype=torch.float32)
+    wire = Wire(world.clients(tmp_path))
+    ask = world.conductor(tmp_path, wire)._ask("train", 0, 0)
+    model = tree.each(torch.zeros_like, tree.strip("view/model", ask.tensors))
+    model["head.bias"][0] = 55.0
+    body = tree.prefix("view/model", model) | {"public/bound": torch.tensor(1e-30, dtype=torch.float64)}
+    answer = unpack(Answer, wire.clients["c1"].answer(pack(replace(ask, charged=(0,), tensors=body))))
+    assert not answer.refused
+    assert all(float(leaf.abs().max()) < 1e-27 for leaf in tree.strip("body", answer.tensors).values())  # noise alone
+
+
+def test_a_server_counts_what_earlier_runs_have_spent(tmp_path: Path) -> None:
+    """Two runs that share a ledger stay within one budget."""
+    level = Level("private", epsilon=6.0, delta=1e-3, noise=1.0)
+    world = World(FedAvg(), Privacy(plans.Central(Fixed(0.5)), (level,)), ragged(3), rounds=40, fresh=True)
+    ledger = Ledger.open(":memory:")
+    for run in ("run-1", "run-2"):
+        replace(world, run_id=run).conductor(tmp_path / run, Wire(world.clients(tmp_path / run)), ledger).go()
+    (line,) = statement(ledger)
+    assert 5.0 < line.epsilon <= 6.0
