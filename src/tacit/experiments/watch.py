@@ -15,6 +15,7 @@ from tacit.engine.loop import Report
 from tacit.experiments.facts import Facts
 from tacit.experiments.metrics import ALL, Metrics, Row, epsilon_rows, label, score_rows
 from tacit.experiments.spending import Spending, Spent
+from tacit.experiments.words import number
 from tacit.privacy.plan import Plan
 
 
@@ -93,7 +94,7 @@ class Bar:
 
     def _status(self, report: Report) -> str:
         bound = "" if report.bound is None else f"clip {report.bound:.3g}"
-        spent = [f"{level} eps {next(iter(by.values())):.2f}" for level, by in self._recorder.spent.items() if by]
+        spent = [f"{level} eps {number(next(iter(by.values())))}" for level, by in self._recorder.spent.items() if by]
         return "  ".join(part for part in (self._accuracy, bound, *spent) if part)
 
 

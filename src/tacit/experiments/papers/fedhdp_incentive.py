@@ -19,6 +19,7 @@ from tacit.experiments.papers.fedhdp_cell import federation, key, measure, own_a
 from tacit.experiments.papers.fedhdp_recipe import MENU, MNIST, OPTIMAL, WRITERS_AT_PAPERS_NOISE, Recipe
 from tacit.experiments.reproduce import Bench, Cell, Reproduction
 from tacit.experiments.reproduce_page import COLORS, Part, Picture, Results, plus_minus
+from tacit.experiments.words import number
 
 MOVED: Final = 0.01  # of all clients, from each private level
 SHOWN: Final = {"global": "shared model", "personal": "personal model"}
@@ -94,7 +95,7 @@ def _table(title: str, bench: Bench, recipe: Recipe, arm: str, moved: Gains, sta
         spent = levels[0][name]["spent"]["pld"]
         lines.append(
             [
-                f"{name} (epsilon {spent:.2g})",
+                f"{name} (epsilon {number(spent)})",
                 *(f"{np.mean([each[name][model] for each in levels]):.2f}" for model in SHOWN),
                 *(_mean(moved[name][model]) for model in SHOWN),
                 *(_mean(stayed[name][model]) for model in SHOWN),

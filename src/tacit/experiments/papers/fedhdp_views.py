@@ -10,6 +10,7 @@ from tacit.experiments.papers.fedhdp_paper import FIGURES, SPREADS
 from tacit.experiments.papers.fedhdp_recipe import DP_FEDAVG, NON_PRIVATE, OPTIMAL, Recipe
 from tacit.experiments.reproduce import Cell
 from tacit.experiments.reproduce_page import COLORS, Curve, Panel, Part, Picture, Results, plus_minus
+from tacit.experiments.words import number
 
 HEADS = ("Acc_g", "Acc_g,p", "Acc_g,np", "Δ_g", "Acc_l,p", "Acc_l,np", "Δ_l")
 
@@ -38,7 +39,7 @@ def spread(values: Sequence[float]) -> float:
 
 def setting(recipe: Recipe, private: Row, note: str) -> str:
     level = private.cells[0]["levels"]["private"]
-    spent = ", ".join(f"{value:.2f} by {name.upper()}" for name, value in level["spent"].items())
+    spent = ", ".join(f"{number(value)} by {name.upper()}" for name, value in level["spent"].items())
     return (
         f"{note} {recipe.clients:,} clients, each asked with probability {recipe.rate:g} in each of {recipe.rounds} "
         f"rounds; 5% opted out. Private clients: epsilon {spent}, delta 1e-4, client-level, add/remove; noise "
@@ -181,7 +182,7 @@ def _guarantee(level: Mapping[str, Any]) -> list[str]:
     if not level["noise"]:
         return ["no guarantee", "-", "-", "-"]
     budget = "-" if level["budget"] is None else f"{level['budget']:g}"
-    return [budget, *(f"{level['spent'][name]:.3f}" for name in ("pld", "rdp")), f"{level['noise']:.3f}"]
+    return [budget, *(number(level["spent"][name]) for name in ("pld", "rdp")), f"{level['noise']:.3f}"]
 
 
 def mean_of(values: Sequence[float]) -> str:
