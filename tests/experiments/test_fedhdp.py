@@ -119,7 +119,7 @@ def test_three_levels_have_an_epsilon_each(pool: Pool, bench: Bench) -> None:
 def test_the_page_of_levels_says_who_has_no_guarantee(pool: Pool, bench: Bench, tmp_path: Path) -> None:
     rows = fedhdp.levels(bench, replace(TINY, noise=None, epsilon=3.6))
     text = write(Page("t", "p", [views.menu(rows)]), tmp_path, "tiny", "-").read_text()
-    assert "| - severe | 19 | 1 | 1.000 |" in text
+    assert "| - severe | 19 | 1 | 1.00 |" in text
     assert "| - open | 2 | no guarantee |" in text
 
 
@@ -185,7 +185,7 @@ def test_what_opting_out_gains_is_compared_client_by_client(pool: Pool, bench: B
 def test_the_record_of_the_selection_names_what_was_chosen(pool: Pool, tmp_path: Path) -> None:
     tried = {NON_PRIVATE: [{"lr": 0.2}], "fedhdp": [{"server_lr": 0.1}, {"ratio": 0.3, "width": 4}]}
     bench = Bench(Console(quiet=True), False, 1, tmp_path / "cells")
-    search = fedhdp_selection.Search("tiny", TINY, tried, 0.1, personal_lrs=(0.5, 1.0))
+    search = fedhdp_selection.Search("tiny", TINY, tried, 0.1, personal_lrs=(0.5, TINY.personal_lr))
     parts = fedhdp_selection.tables(bench, search)
     text = write(Page("t", "p", parts), tmp_path, "tiny", "-").read_text()
     assert text.count("chosen |") == 3

@@ -91,7 +91,7 @@ WRITERS_15: Final = World("writers, K/n = .15", "writers", 10, 80, 5)
 EVERYBODY: Final = World("MNIST, everybody", "mnist", 50, 50, 20)
 
 
-_KEPT: Final = Setting(0.15, warm=0.8, own=0.01)
+_KEPT: Final = Setting(0.15, warm=0.8, own=0.03)
 SETTINGS: Final[Mapping[str, Mapping[str, Setting]]] = {
     "mnist": {
         "AdaPeD": Setting(0.1, warm=0.5),
@@ -101,7 +101,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Setting]]] = {
         "FedEM": Setting(0.2),
     },
     "writers": {
-        "FedAvg": Setting(0.2, own=0.01),
+        "FedAvg": Setting(0.2, own=0.03),
         "AdaPeD": _KEPT,
         "QuPeD (FP)": _KEPT,
         "Federated ML": _KEPT,

@@ -22,22 +22,21 @@ from tacit.experiments.reproduce_page import Part, Results
 _PUBLISHED: Final[Make] = lambda sgd, own: m.AdaPeD(sgd, own, distillation="as-published")  # noqa: E731
 VARIANTS: Final = {**METHODS, "AdaPeD, eq. (65) for mu": _PUBLISHED}
 _S = Setting
-_OWN: Final = 0.01
 TRIED: Final[Mapping[str, Mapping[str, Sequence[Setting]]]] = {
     "writers": {
-        "FedAvg": [_S(0.1, own=_OWN), _S(0.15, own=_OWN), _S(0.2, own=_OWN)],
+        "FedAvg": [_S(0.1, own=0.01), _S(0.15, own=0.01), _S(0.2, own=0.01), _S(0.2, own=0.03)],
         "AdaPeD": [
-            _S(0.1, 0.5, _OWN),
-            _S(0.1, 0.8, _OWN),
-            _S(0.15, 0.8, _OWN),
+            _S(0.1, 0.5, 0.01),
+            _S(0.1, 0.8, 0.01),
+            _S(0.15, 0.8, 0.01),
             _S(0.15, 0.8, 0.03),
-            _S(0.15, 0.9, _OWN),
+            _S(0.15, 0.9, 0.01),
         ],
-        "AdaPeD, eq. (65) for mu": [_S(0.15, 0.8, _OWN)],
-        "QuPeD (FP)": [_S(0.1, 0.8, _OWN), _S(0.15, 0.8, _OWN)],
-        "Federated ML": [_S(0.1, 0.8, _OWN), _S(0.15, 0.8, _OWN)],
-        "pFedMe": [_S(0.1), _S(0.2)],
-        "Per-FedAvg": [_S(0.1), _S(0.15), _S(0.2)],
+        "AdaPeD, eq. (65) for mu": [_S(0.15, 0.8, 0.01)],
+        "QuPeD (FP)": [_S(0.1, 0.8, 0.01), _S(0.15, 0.8, 0.01), _S(0.15, 0.8, 0.03)],
+        "Federated ML": [_S(0.1, 0.8, 0.01), _S(0.15, 0.8, 0.01), _S(0.15, 0.8, 0.03)],
+        "pFedMe": [_S(0.1)],
+        "Per-FedAvg": [_S(0.1), _S(0.2)],
         "local": [_S(0.05), _S(0.1)],
     },
     "mnist": {

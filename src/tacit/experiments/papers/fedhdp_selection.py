@@ -4,7 +4,7 @@ A sixth of the training images stands in for the test set, which stays unseen; t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from tacit.experiments.papers.fedhdp_cell import validate
@@ -38,7 +38,6 @@ class Search:
     tried: Mapping[str, Sequence[Change]]
     ratio: float
     personal_lrs: tuple[float, ...] = ()
-    personal_at: Change = field(default_factory=dict)  # FedHDP's setting while personal models were compared
     personal_note: str = ""
 
     def trial(self, kind: str, change: Change) -> tuple[str, Recipe]:
@@ -145,7 +144,7 @@ def _settings(bench: Bench, search: Search, kind: str) -> Results:
 def _personal(bench: Bench, search: Search) -> Results:
     """Personal learning rates, by the clients' mean accuracy on validation images of their own digit."""
     lines = []
-    arm, recipe = search.trial("fedhdp", search.personal_at)
+    arm, recipe = search.trial("fedhdp", {})
     for lr in search.personal_lrs:
         found = validate(bench, replace(recipe, personal_lr=lr), arm, SEED, personal=True)
         chosen = "chosen" if lr == search.recipe.personal_lr else ""
