@@ -139,7 +139,8 @@ def _picture(recipe: Recipe, title: str, moved: Gains, stayed: Gains) -> Picture
         axes.set_title(label, fontsize=9, loc="left")
         axes.axhline(0, color="#888888", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
-    whole.axes[-1].legend(fontsize=7, frameon=False)
+    bars, names = whole.axes[0].get_legend_handles_labels()
+    whole.legend(bars, names, loc="outside lower center", ncols=2, fontsize=7, frameon=False)
     return Picture(
         recipe.name, f"{title}: what changes for a client that opts out, and for one that stays.", figure=whole
     )
