@@ -24,7 +24,7 @@ VARIANTS: Final = {**METHODS, "AdaPeD, eq. (65) for mu": _PUBLISHED}
 _S = Setting
 TRIED: Final[Mapping[str, Mapping[str, Sequence[Setting]]]] = {
     "writers": {
-        "FedAvg": [_S(0.1, own=0.01), _S(0.15, own=0.01), _S(0.2, own=0.01), _S(0.2, own=0.03)],
+        "FedAvg": [_S(0.1, own=0.01), _S(0.15, own=0.01), _S(0.15, own=0.03), _S(0.2, own=0.01), _S(0.2, own=0.03)],
         "AdaPeD": [
             _S(0.1, 0.5, 0.01),
             _S(0.1, 0.8, 0.01),
