@@ -101,7 +101,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Setting]]] = {
         "FedEM": Setting(0.2),
     },
     "writers": {
-        "FedAvg": Setting(0.15, own=0.03),
+        "FedAvg": Setting(0.1, own=0.01),
         "AdaPeD": _KEPT,
         "QuPeD (FP)": _KEPT,
         "Federated ML": _KEPT,
