@@ -165,7 +165,7 @@ def _psi(plain: dict[str, Found], private: dict[str, dict[float, Found]]) -> Pic
 
 
 _WHAT: Final = f"""**Setting.** 66 clients of three writers, a third of them in a round (Poisson), the 5-layer CNN, 10
-steps a round at rate {LR:g}, as in Table 1. Messages and sum: every step of mu clipped to {BOUND:g} and of psi to
+steps a round at rate {LR:g}. Messages and sum: every step of mu clipped to {BOUND:g} and of psi to
 {PSI_BOUND:g}. Server's noise: one clip of the update with psi, at {SERVER.clip.bound:g} (FedEM: of both components, at
 their median). Bounds were set by the length of such steps without noise, not tuned. Everybody starts at random: a start
 by FedAvg would have to be paid for. All epsilons are provable."""
