@@ -13,7 +13,7 @@ from tacit import methods as m
 from tacit import models
 from tacit.core import Method, Tree
 from tacit.engine.assemble import Privacy, Training, assemble
-from tacit.engine.loop import Report, Run, Schedule
+from tacit.engine.loop import Outcome, Report, Run, Schedule
 from tacit.errors import TacitError
 from tacit.experiments.reproduce import Cell
 from tacit.experiments.reproduce_page import Results, over
@@ -182,14 +182,7 @@ def trained(
     before = round(setting.warm * world.rounds)
     if before and privacy is not None:
         raise TacitError("a start that FedAvg found has no privacy: set warm to 0 in a private cell")
-    training = Training(
-        rounds=world.rounds - before,
-        sampler=sampler or FixedSize(world.cohort),
-        batch=world.batch,
-        steps=TAU,
-        seed=seed,
-        chunk=min(25, -(-world.cohort // torch.get_num_threads())),
-    )
+    training = _training(world, world.rounds - before, sampler, seed)
     model = _network(data, seed)
     if before:
         model.load_state_dict(_warmed(data, setting.lr, replace(training, rounds=before), seed))
@@ -199,18 +192,26 @@ def trained(
     psi.run = it
     began = time.process_time()
     outcome = it.go()
-    assert outcome.scores is not None
-    personal, shared = (outcome.scores.summary(which) for which in ("personal", "shared"))
     return {
-        "personal": 100 * personal.mean,
-        "worst": 100 * personal.worst_decile,
-        "shared": 100 * shared.mean,
+        **_accuracies(outcome),
         "seconds": (time.process_time() - began) / training.rounds,
         "bytes": sum(leaf.numel() * leaf.element_size() for leaf in parts.shapes.upload.values()),
         "stopped": outcome.stopped or "",
         "psi": psi.path[:: max(1, len(psi.path) // 60)],
         "notes": list(it.plan.notes),
     }
+
+
+def _training(world: World, rounds: int, sampler: Sampler | None, seed: int) -> Training:
+    chunk = min(25, -(-world.cohort // torch.get_num_threads()))
+    cohort = sampler or FixedSize(world.cohort)
+    return Training(rounds=rounds, sampler=cohort, batch=world.batch, steps=TAU, seed=seed, chunk=chunk)
+
+
+def _accuracies(outcome: Outcome) -> Cell:
+    assert outcome.scores is not None
+    personal, shared = (outcome.scores.summary(which) for which in ("personal", "shared"))
+    return {"personal": 100 * personal.mean, "worst": 100 * personal.worst_decile, "shared": 100 * shared.mean}
 
 
 def _network(data: Federation, seed: int) -> torch.nn.Module:
