@@ -8,7 +8,7 @@ from tacit.core import Method
 from tacit.engine.assemble import Privacy, Training, assemble
 from tacit.engine.chunking import Chunking
 from tacit.engine.loop import Run
-from tacit.federation.cohort import FixedSize, Shuffled
+from tacit.federation.cohort import FixedSize, FixedSteps, Shuffled
 from tacit.federation.data import Federation, from_clients
 from tacit.methods import Ditto, FedAvg, LocalSgd
 from tacit.models import MLP, initialise
@@ -45,7 +45,7 @@ def test_a_recorded_round_of_unequal_clients_is_the_plain_one(method: Method) ->
 def test_chunks_of_a_log_normal_population_pad_less_than_a_half_more() -> None:
     draw = np.random.default_rng(0)
     steps = np.ceil(np.clip(draw.lognormal(np.log(60), 1.0, 2000), 10, 1000) / 10).astype(np.int64)
-    chunking = Chunking(Shuffled(10, 1), 10**9, steps, 79_510, workers=2, alike=True, gather=False)
+    chunking = Chunking(Shuffled(10, 1), 10**9, steps, 79_510, workers=2, asked=100, alike=True, gather=False)
     assert chunking.recorded
     cohorts = [draw.choice(2000, 100, replace=False) for _ in range(20)]
     shapes = [(chunking.shape(chunk), chunk) for cohort in cohorts for chunk in chunking.split(cohort)]
@@ -53,3 +53,14 @@ def test_chunks_of_a_log_normal_population_pad_less_than_a_half_more() -> None:
     assert all(len(chunk) <= shape.clients and steps[chunk].max() <= shape.steps for shape, chunk in shapes)
     padded = sum(shape.clients * shape.steps for shape, _ in shapes)
     assert padded <= 1.5 * sum(steps[chunk].sum() for _, chunk in shapes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "workers", "several"), [(100, 2, 25), (50, 2, 25), (16.2, 2, 5), (16.2, 1, 9), (1, 2, 2)]
+)
+def test_a_small_cohort_leaves_no_worker_idle_and_fills_little_up(asked: float, workers: int, several: int) -> None:
+    steps = np.ones(539, dtype=np.int64)
+    chunking = Chunking(FixedSteps(32, 1), 500, steps, 50_000, workers, asked, alike=True, gather=False)
+    cohort = np.arange(max(1, round(asked)))
+    assert chunking.recorded
+    assert chunking.shape(next(chunking.split(cohort))).clients == several

@@ -214,7 +214,8 @@ def test_a_table_is_read_with_its_columns(tmp_path: Path) -> None:
         (TABLE.replace("4.5", ""), "'f2' is empty in row 2"),
         (TABLE.replace("y,3", ",3"), "'client' is empty in row 2"),
         (TABLE.replace("2.5,0", "2.5,cat"), "label column 'label' holds 'cat'"),
-        (TABLE.replace("2.5,0", "2.5,0.5"), "label column 'label' holds"),
+        (TABLE.replace("6.5,1", "6.5,cat"), "label column 'label' holds 'cat'"),
+        (TABLE.replace("2.5,0", "2.5,0.5"), "label column 'label' holds 0.5"),
         ("client,label\nx,0\n", "no feature columns"),
         ("client,f1,label\n", "no rows"),
         ("", "not a comma-separated table"),
@@ -226,6 +227,12 @@ def test_what_is_wrong_with_a_table_is_said_with_its_column(tmp_path: Path, text
     path.write_text(text)
     with pytest.raises(TacitError, match=message):
         from_csv(path)
+
+
+def test_classes_may_be_written_with_a_decimal_point(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(TABLE.replace("2.5,0", "2.5,0.0"))
+    assert from_csv(path).y.tolist() == [0, 1, 1]
 
 
 def test_a_missing_table_is_named() -> None:

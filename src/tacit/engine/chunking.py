@@ -1,5 +1,6 @@
 """How a cohort is cut into chunks, and whether a chunk's program is worth recording: from public facts alone."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,7 @@ class Chunking:
     steps: np.ndarray  # local steps that each client of the population has in a round
     params: int
     workers: int
+    asked: float  # clients of a round, on average
     alike: bool  # nobody takes fewer steps than it has
     gather: bool
     chunk: int | None = None
@@ -91,6 +93,8 @@ class Chunking:
         if not self.recorded or steps > _MOST_STEPS:
             return max(1, min(_CHUNK_NUMBERS // self.params, -(-cohort // (2 * self.workers))))
         fitting = max(_FEWEST, min(_MOST, _CACHE_NUMBERS // self.params))
+        if self.asked < self.workers * fitting:  # something for every worker, and little that only fills
+            fitting = min(fitting, max(2, math.ceil(self.asked / (2 * self.workers))))
         if len(self._lengths) == 1:
             return fitting
         return min(fitting, max(_FEWEST_LONG, _CLIENT_STEPS // max(1, self._length(steps))))

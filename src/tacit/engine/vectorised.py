@@ -128,12 +128,14 @@ class Vectorised(Clients):
 
     @cached_property
     def chunking(self) -> Chunking:
+        setting = self.plan.setting
         return Chunking(
-            batches=self.plan.setting.batches,
-            rounds=self.plan.setting.rounds,
+            batches=setting.batches,
+            rounds=setting.rounds,
             steps=self.steps,
             params=max(1, tree.size(self.start)),
             workers=self.several,
+            asked=setting.sampler.rate(len(self.steps)) * len(self.steps),
             alike=self.devices.alike,
             gather=self.method.gather,
             chunk=self.chunk,

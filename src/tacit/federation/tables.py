@@ -61,6 +61,16 @@ def _numeric(frame: "pandas.DataFrame", columns: list[str], path: str | Path) ->
 
 def _class_numbers(frame: "pandas.DataFrame", label: str, path: str | Path) -> np.ndarray:
     column = frame[label]
-    if column.dtype.kind not in "iub":
-        raise TacitError(f"{path}: label column '{label}' holds {column.iloc[0]!r}: number the classes from 0")
-    return column.to_numpy()
+    if column.dtype.kind in "iub":
+        return column.to_numpy()
+    broken = [value for value in column.tolist() if not _whole(value)]
+    if broken:
+        raise TacitError(f"{path}: label column '{label}' holds {broken[0]!r}: number the classes from 0")
+    return column.to_numpy(dtype=np.float64).astype(np.int64)
+
+
+def _whole(value: object) -> bool:
+    try:
+        return float(str(value)).is_integer()
+    except ValueError:
+        return False

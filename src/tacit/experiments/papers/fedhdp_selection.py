@@ -15,6 +15,7 @@ from tacit.experiments.papers.fedhdp_recipe import (
     OPTIMAL,
     SKEWED,
     WRITERS_AT_PAPERS_NOISE,
+    WRITERS_CNN,
     Recipe,
     Tuned,
     at,
@@ -108,6 +109,22 @@ SEARCHES: Final = (
             "Looked for after non-private personal models, at rate 1, had come out below the shared model on seeds 0 "
             "and 1 of the test set; the choice itself is by validation."
         ),
+    ),
+    Search(
+        "Writers, convolutional network",
+        WRITERS_CNN,
+        {
+            NON_PRIVATE: [{"lr": 0.05}],
+            DP_FEDAVG: [{"server_lr": 0.03}, {"server_lr": 0.05}],
+            "fedhdp": [
+                {"server_lr": 0.1},
+                {"server_lr": 0.05},
+                {"ratio": 0.01},
+                {"ratio": 0.01, "server_lr": 0.1},
+            ],
+        },
+        ratio=0.1,
+        personal_lrs=(0.03, 0.1, 0.3),
     ),
 )
 
