@@ -104,6 +104,7 @@ def test_a_word_like_no_other_is_met_with_all_of_them() -> None:
         ("[method]\nserver = { name = 'adam', momentum = 0.1 }", "method.server.momentum is not for 'adam'"),
         ("[method]\nname = 'keep-local'", "keep-local needs the parameters to keep"),
         ("[method]\nfirst = 0.5", "method.first is 0.5, and nothing is kept"),
+        ("[method]\npace = 0.1", "method.pace is 0.1, and nothing is kept"),
         ("[privacy]\nclip = -1", "privacy.clip is -1: give a number above 0"),
         ("[privacy]\nclip = 'a'", "privacy.clip is 'a': give a number"),
         ("[privacy]\nclip = { target = 2 }", "privacy.clip.target is 2: give a number below 1"),

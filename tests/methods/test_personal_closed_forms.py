@@ -223,6 +223,19 @@ def test_fedper_is_fedavg_with_the_head_kept() -> None:
     assert float((heads - heads[0]).abs().max()) > 0
 
 
+def test_what_is_kept_has_a_pace_of_its_own() -> None:
+    """A quarter of every step for the head, whole steps for the body."""
+    paced, here, names = KeepLocal(("head",), pace=0.25), site(), ("head.weight", "head.bias")
+    view = paced.init(START).view
+    reply = paced.client(view, paced.join(view, START), here)
+    sgd, model = LocalSgd(), START
+    for step in range(6):
+        moved = sgd.step(model, here.grad(model, step), here.round)
+        model = {n: torch.lerp(model[n], moved[n], 0.25 if n in names else 1.0) for n in model}
+    assert largest_difference({n: reply.state[f"kept/model/{n}"] for n in names}, tree.pick(model, names)) < 1e-12
+    assert largest_difference(reply.upload.model, tree.drop(tree.sub(model, START), names)) < 1e-12
+
+
 def test_fedrep_trains_the_head_first_and_then_the_body() -> None:
     """Two thirds of six steps: four of the head below the old body, then two of the body below the new head."""
     rep, here = KeepLocal(("head",), first=0.7), site()

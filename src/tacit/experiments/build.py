@@ -132,10 +132,11 @@ def build_method(table: MethodTable) -> Method:
         if "keep" not in given:
             raise TacitError('keep-local needs the parameters to keep: add method.keep, for example keep = ["norm"]')
         return method
-    kept, first = given.pop("keep", None), given.pop("first", 0.0)
-    if first and not kept:
+    kept, schedule = given.pop("keep", None), {name: given.pop(name) for name in ("first", "pace") if name in given}
+    if schedule and not kept:
+        name, value = next(iter(schedule.items()))
         raise TacitError(
-            f'method.first is {first:g}, and nothing is kept: add method.keep, for example keep = ["head"]'
+            f'method.{name} is {value:g}, and nothing is kept: add method.keep, for example keep = ["head"]'
         )
     accepted = accepts(table.name)
     for key, value in given.items():
@@ -144,7 +145,7 @@ def build_method(table: MethodTable) -> Method:
                 f"method.{key} is {value!r}, and '{table.name}' does not use it: leave it out, or use {_users(key)}"
             )
     method = _method(table.name, table)
-    return methods.KeepLocal(tuple(kept), method, first) if kept else method
+    return methods.KeepLocal(tuple(kept), method, **schedule) if kept else method
 
 
 def accepts(name: str) -> list[str]:

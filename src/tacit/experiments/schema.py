@@ -106,6 +106,7 @@ class MethodTable(Table):
     components: Count | None = None
     keep: Annotated[list[str], Field(min_length=1)] | None = None
     first: BelowOne | None = None
+    pace: NotNegative | None = None
     base: str | None = None
     loss: str | None = None
     covariance: str | list[list[float]] | None = None

@@ -21,14 +21,19 @@ class KeepLocal(Method):
 
     `first` is FedRep's schedule (Collins et al. 2021): in this share of a client's steps, rounded down, what is kept
     moves alone, and in the rest what is shared moves alone. With 0 all of it moves in every step.
+
+    `pace` is the learning rate of what is kept, as a share of the base's. Below 1 where gradients are private: nobody
+    else's noise averages out what a client keeps for itself, so that it wants smaller steps than what is shared.
     """
 
     names: tuple[str, ...] = ("norm",)
     base: Method = field(default_factory=FedAvg)
     first: float = 0.0
+    pace: float = 1.0
 
     def __post_init__(self) -> None:
         check("first", self.first, below=1.0)
+        check("pace", self.pace)
         if isinstance(self.names, str) or not self.names:
             raise TacitError(f"KeepLocal needs a list of names to keep, not {self.names!r}")
 
@@ -47,14 +52,26 @@ class KeepLocal(Method):
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
         own, inner = _unpack(state)
-        reply = self.base.client(_merge(view, own), inner, self._in_turns(site) if self.first else site)
+        reply = self.base.client(_merge(view, own), inner, self._in_turns(self._paced(site)))
         mine = Shared(tree.pick(reply.upload.model, own.view.model), tree.pick(reply.upload.extra, own.view.extra))
         moved = self.base.server(own, mine, rate=1.0)
         upload = Shared(*(tree.drop(part, self._kept(part)) for part in reply.upload))
         kept = tree.where(site.live.any(), self._pack(moved, {}), self._pack(own, {}))
         return Reply(upload, kept | tree.prefix("base", reply.state))
 
+    def _paced(self, site: Site) -> Site:
+        if self.pace == 1:
+            return site
+
+        def advance(step: int, new: Tree, old: Tree) -> Tree:
+            moved = site.advance(step, new, old)
+            return moved | {n: old[n] + self.pace * (moved[n] - old[n]) for n in self._kept(moved)}
+
+        return site._replace(advance=advance)
+
     def _in_turns(self, site: Site) -> Site:
+        if not self.first:
+            return site
         turn = (self.first * site.live.sum()).floor()
 
         def advance(step: int, new: Tree, old: Tree) -> Tree:

@@ -79,14 +79,7 @@ _WRITERS_PLANS: Final = (
     Plan(recipes.WRITERS_AT_PAPERS_NOISE, _WRITERS, note="At the noise per mean of the paper.", gap=True),
     Plan(recipes.WRITERS, _WRITERS, note="At the paper's epsilon, with a sixth of its clients."),
 )
-_CNN_PLANS: Final = (
-    Plan(
-        recipes.WRITERS_CNN,
-        (0.1, 1.0),
-        note="Rates are those of the network with one hidden layer, not chosen for this one, and too high for it: "
-        "personal models and r = 0.1 fail at them.",
-    ),
-)
+_CNN_PLANS: Final = (Plan(recipes.WRITERS_CNN, (0.01, 0.1, 1.0)),)
 PAGES: Final = {
     "fedhdp-mnist.md": _MNIST_PLANS,
     "fedhdp-mnist-skewed.md": _SKEWED_PLANS,

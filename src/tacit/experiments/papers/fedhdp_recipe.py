@@ -57,10 +57,11 @@ class Recipe:
     steps: int | None = None  # local steps of one batch each, instead of one epoch
     personal_lr: float = 1.0
     strength: float = 0.005
+    noisy: float = 0.5  # the ratio from which the noise is nearly DP-FedAvg's
 
     def kind(self, arm: str) -> str:
-        """Whose setting an arm takes. From r = 1/2 up its noise is nearly DP-FedAvg's, so it takes that one's."""
-        if arm.startswith("r=") and float(arm.removeprefix("r=")) >= 0.5:
+        """Whose setting an arm takes. Where its noise is nearly DP-FedAvg's it takes that one's."""
+        if arm.startswith("r=") and float(arm.removeprefix("r=")) >= self.noisy:
             return DP_FEDAVG
         kind = OPTIMAL if arm in (SEVERE, MENU) else arm
         return kind if kind in self.tuned else "fedhdp"
@@ -147,6 +148,19 @@ WRITERS: Final = replace(
 )
 WRITERS_AT_PAPERS_NOISE: Final = replace(WRITERS, name="writers-noise", rate=0.1875, noise=3.49)
 WRITERS_CNN: Final = replace(
-    WRITERS, name="writers-cnn", table="writers-cnn", epsilon=4.1, model="two-conv-cnn", hidden=(8, 16, 32), head=1.0
+    WRITERS,
+    name="writers-cnn",
+    table="writers-cnn",
+    epsilon=4.1,
+    model="two-conv-cnn",
+    hidden=(8, 16, 32),
+    head=1.0,
+    tuned={
+        NON_PRIVATE: Tuned(lr=0.05, server_lr=1.0),
+        DP_FEDAVG: Tuned(lr=0.1, server_lr=0.03, decay=0.997),
+        "fedhdp": Tuned(lr=0.1, server_lr=0.3, decay=0.998),
+    },
+    personal_lr=0.1,
+    noisy=0.1,
 )
 """Fewer channels than the paper's network, because a sixth of its clients cannot average the noise of 1.2 million."""

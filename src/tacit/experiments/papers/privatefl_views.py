@@ -95,8 +95,17 @@ def settings(rows: Sequence[Row], note: str = CHOSEN) -> Results:
     lines = []
     for row in rows:
         t = row.line.tuned
-        numbers = (t.rounds, f"{t.lr:g}", f"{t.clip:g}", t.batch, t.epochs, f"{t.server_lr:g}", f"{t.rate:g}")
+        numbers = (
+            t.rounds,
+            f"{t.lr:g}",
+            f"{t.clip:g}",
+            t.batch,
+            t.epochs,
+            f"{t.server_lr:g}",
+            f"{t.rate:g}",
+            f"{t.pace:g}",
+        )
         seconds = np.median([cell["seconds"] for cell in row.cells])
         lines.append([row.line.name, *map(str, numbers), f"{seconds:.0f}"])
-    heads = ["", "rounds", "lr", "clip", "batch", "epochs", "server lr", "rate", "processor seconds"]
+    heads = ["", "rounds", "lr", "clip", "batch", "epochs", "server lr", "rate", "pace", "processor seconds"]
     return Results("Settings", heads, lines, note)
