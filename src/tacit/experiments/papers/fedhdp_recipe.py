@@ -160,7 +160,7 @@ WRITERS_CNN: Final = replace(
         DP_FEDAVG: Tuned(lr=0.1, server_lr=0.03, decay=0.997),
         "fedhdp": Tuned(lr=0.1, server_lr=0.3, decay=0.998),
     },
-    personal_lr=0.1,
+    personal_lr=0.3,
     noisy=0.1,
 )
 """Fewer channels than the paper's network, because a sixth of its clients cannot average the noise of 1.2 million."""
