@@ -45,14 +45,12 @@ def _training(network: str, models: int = 1) -> Work:
 
 
 def _beside_peers(network: str, pfl: float, flower: float | None = None) -> tuple[Entry, ...]:
-    found = [
+    return (
         Entry("Tacit", SYSTEMS["tacit"], network),
         Entry("pfl-research", SYSTEMS["pfl"], network, faster=pfl),
         Entry("PyTorch loop", SYSTEMS["loop"], network),
-    ]
-    if flower is not None:
-        found.append(Entry("Flower simulation", SYSTEMS["flower"], network, most=5, faster=flower))
-    return tuple(found)
+        Entry("Flower simulation", SYSTEMS["flower"], network, most=5, faster=flower),
+    )
 
 
 def _beside_itself(one: tuple[str, str], other: tuple[str, str], longer: float) -> tuple[Entry, ...]:
@@ -60,61 +58,58 @@ def _beside_itself(one: tuple[str, str], other: tuple[str, str], longer: float) 
     return Entry(f"Tacit, {one[0]}", tacit, one[1]), Entry(f"Tacit, {other[0]}", tacit, other[1], longer=longer)
 
 
-def _workloads() -> tuple[Workload, ...]:
-    mean = sum(protocol.unequal_sizes()) // protocol.CLIENTS
-    record = protocol.RECORD_ROWS
-    return (
-        Workload(
-            "a",
-            "DP-FedAvg, MLP 784-100-10",
-            _beside_peers("mlp", 6, 100),
-            15,
-            _training("mlp"),
-            of_roofline=4,
+_MEAN = sum(protocol.unequal_sizes()) // protocol.CLIENTS
+_ROWS = protocol.RECORD_ROWS
+_ALL_WORK = (
+    Workload(
+        "a",
+        "DP-FedAvg, MLP 784-100-10",
+        _beside_peers("mlp", 6, 100),
+        15,
+        _training("mlp"),
+        of_roofline=4,
+    ),
+    Workload("b", "DP-FedAvg, CNN 6-16-120-84-10", _beside_peers("cnn", 2.5), 9, _training("cnn")),
+    Workload("c", "DP-FedAvg, CNN 32-64-128-62", _beside_peers("writers", 3), 5, _training("writers")),
+    Workload(
+        "d1",
+        "Ditto, MLP",
+        _beside_itself(("Ditto", "ditto-mlp"), ("FedAvg", "mlp"), 2.2),
+        15,
+        _training("mlp", 2),
+    ),
+    Workload(
+        "d2",
+        "Ditto, CNN 6-16-120-84-10",
+        _beside_itself(("Ditto", "ditto-cnn"), ("FedAvg", "cnn"), 2.2),
+        7,
+        _training("cnn", 2),
+    ),
+    Workload(
+        "e",
+        "Record-level DP-SGD, DNN 784-600-100-10",
+        (
+            Entry("Tacit", TACIT_RECORD, "dnn"),
+            Entry("Opacus", OPACUS, "dnn", faster=8),
+            Entry("Opacus, ghost clipping", OPACUS, "dnn-ghost"),
         ),
-        Workload("b", "DP-FedAvg, CNN 6-16-120-84-10", _beside_peers("cnn", 2.5), 9, _training("cnn")),
-        Workload("c", "DP-FedAvg, CNN 32-64-128-62", _beside_peers("writers", 3), 5, _training("writers")),
-        Workload(
-            "d1",
-            "Ditto, MLP",
-            _beside_itself(("Ditto", "ditto-mlp"), ("FedAvg", "mlp"), 2.2),
-            15,
-            _training("mlp", 2),
-        ),
-        Workload(
-            "d2",
-            "Ditto, CNN 6-16-120-84-10",
-            _beside_itself(("Ditto", "ditto-cnn"), ("FedAvg", "cnn"), 2.2),
-            7,
-            _training("cnn", 2),
-        ),
-        Workload(
-            "e",
-            "Record-level DP-SGD, DNN 784-600-100-10",
-            (
-                Entry("Tacit", TACIT_RECORD, "dnn"),
-                Entry("Opacus", OPACUS, "dnn", faster=8),
-                Entry("Opacus, ghost clipping", OPACUS, "dnn-ghost"),
-            ),
-            5,
-            roofline.training("dnn", protocol.RECORD_CLIENTS, record, record),
-        ),
-        Workload(
-            "f",
-            f"Evaluating {protocol.CLIENTS:,} personal MLPs",
-            (Entry("Tacit", SYSTEMS["tacit"], "evaluation"),),
-            9,
-            roofline.evaluation("mlp", protocol.CLIENTS, protocol.TESTS),
-            within=1.0,
-        ),
-        Workload(
-            "g",
-            "Clients of unequal sizes, MLP",
-            _beside_itself(("10 to 1,000 images", "unequal"), (f"{mean} images each", "equal"), 1.25),
-            15,
-            roofline.training("mlp", protocol.COHORT["mlp"], mean, mean),
-        ),
-    )
-
-
-WORKLOADS = {workload.key: workload for workload in _workloads()}
+        5,
+        roofline.training("dnn", protocol.RECORD_CLIENTS, _ROWS, _ROWS),
+    ),
+    Workload(
+        "f",
+        f"Evaluating {protocol.CLIENTS:,} personal MLPs",
+        (Entry("Tacit", SYSTEMS["tacit"], "evaluation"),),
+        9,
+        roofline.evaluation("mlp", protocol.CLIENTS, protocol.TESTS),
+        within=1.0,
+    ),
+    Workload(
+        "g",
+        "Clients of unequal sizes, MLP",
+        _beside_itself(("10 to 1,000 images", "unequal"), (f"{_MEAN} images each", "equal"), 1.25),
+        15,
+        roofline.training("mlp", protocol.COHORT["mlp"], _MEAN, _MEAN),
+    ),
+)
+WORKLOADS = {workload.key: workload for workload in _ALL_WORK}
