@@ -114,5 +114,14 @@ def test_no_step_passes_over_the_first_layer(graphs: list[torch.fx.GraphModule])
     assert max(of_weights_shape(graph) for graph in graphs) <= 5  # made once for the upload, then clipped
 
 
+def test_what_draws_to_the_shared_model_passes_over_it_no_more(graphs: list[torch.fx.GraphModule]) -> None:
+    """Ditto's own model: chosen, made once, kept; the difference to the shared one is a number in front of each."""
+    same(Ditto(), federation([8] * 8))
+    own = max(of_weights_shape(graph) for graph in graphs)
+    graphs.clear()
+    same(FedAvg(), federation([8] * 8))
+    assert own - max(of_weights_shape(graph) for graph in graphs) <= 4
+
+
 def test_a_row_whose_square_is_not_finite_spoils_nobody_else() -> None:
     same(FedAvg(), federation([6, 3, 6, 3, 6, 3, 6, 3], spoil=2))

@@ -25,6 +25,7 @@ from tacit.engine.blocks import Blocks, Rows, picked_rows, shape_of, sizes, valu
 
 aten = torch.ops.aten
 _PRODUCTS = (aten.bmm.default, aten.baddbmm.default)
+_VIEWS = (aten.as_strided.default, aten.view.default, aten.expand.default, aten.transpose.int, aten.permute.default)
 _FEWEST = 4  # fewer products do not pay for B B'
 _PASSES = 2  # what a wide product costs against its multiplications: it also goes through all the weights in memory
 
@@ -67,6 +68,18 @@ def _met(graph: GraphModule, node: Node) -> Rows | None:
     return picked_rows(graph, node.args[-1]) if node.target in _PRODUCTS else None
 
 
+def _fits(node: Any, block: Node) -> bool:
+    """Whether it has the shape of weights that a block's rows meet."""
+    return isinstance(node, Node) and len(shape_of(node)) in (2, 3) and shape_of(node)[-1] == sizes(block)[2]
+
+
+def _summed(first: dict[Node, float], second: dict[Node, float], factor: float) -> dict[Node, float]:
+    found = dict(first)
+    for base, c in second.items():
+        found[base] = found.get(base, 0.0) + factor * c
+    return {base: c for base, c in found.items() if c}
+
+
 @dataclass
 class _Spans:
     blocks: Blocks
@@ -105,11 +118,23 @@ class _Spans:
         return rows if rows is not None and rows.block in self.worth else None
 
     def _as_form(self, node: Any, block: Node) -> Form | None:
-        """Anything else of a weight's shape is a base."""
+        """Anything else of a weight's shape is a base, or a sum of such."""
         if self._known(node):
             return self.forms[node] if self.forms[node].block is block else None
-        fits = isinstance(node, Node) and len(shape_of(node)) in (2, 3) and shape_of(node)[-1] == sizes(block)[2]
-        return Form({node: 1.0}, block, None) if fits else None
+        return Form(self._plain(node, block), block, None) if _fits(node, block) else None
+
+    def _plain(self, node: Node, block: Node) -> dict[Node, float]:
+        """Sums and multiples of weights, such as what draws them to others, taken apart: fewer bases meet the block."""
+        args: Any = node.args
+        if any(self._known(a) for a in args):
+            return {node: 1.0}
+        if node.target in (aten.add.Tensor, aten.sub.Tensor) and all(_fits(a, block) for a in args):
+            alpha: Any = node.kwargs.get("alpha", 1)
+            factor = alpha if node.target is aten.add.Tensor else -alpha
+            return _summed(self._plain(args[0], block), self._plain(args[1], block), factor)
+        if node.target in (aten.mul.Tensor, aten.mul.Scalar) and isinstance(args[1], int | float):
+            return {base: c * args[1] for base, c in self._plain(args[0], block).items()}
+        return {node: 1.0}
 
     def _product(self, node: Node, rows: Rows) -> Form | None:
         """beta F + alpha D' X: the gradient goes to the shares of the rows that X was picked from."""
@@ -134,11 +159,8 @@ class _Spans:
         first, second = self._as_form(a, block), self._as_form(b, block)
         if first is None or second is None:
             return None
-        bases = dict(first.bases)
-        for base, c in second.bases.items():
-            bases[base] = bases.get(base, 0.0) + factor * c
         shares = self._added(first.shares, second.shares, factor)
-        return Form({base: c for base, c in bases.items() if c}, block, shares)
+        return Form(_summed(first.bases, second.bases, factor), block, shares)
 
     def _added(self, a: Node | None, b: Node | None, factor: float) -> Node | None:
         if b is None:
@@ -170,41 +192,52 @@ class _Spans:
         if node.target not in _PRODUCTS or any(node.kwargs.get(name, 1) != 1 for name in ("beta", "alpha")):
             return None
         *term, batch, weights = node.args
-        rows, form = self._rows(batch), self._transposed(weights)
-        if rows is None or form is None or form.block is not rows.block or form.shares is None:
+        rows = self._rows(batch)
+        form = None if rows is None else self._transposed(weights, rows.block)
+        if rows is None or form is None or form.block is not rows.block:
             return None
         total: Any = term[0] if term else None
         for base, c in form.bases.items():
             part = self.blocks.picked(rows, self.blocks.of_block(rows.block, base, shape_of(node)[2]))
             total = self.blocks.times(part, c) if total is None else self.blocks.plus(total, part, c)
-        return self._added_product(
-            total, self.blocks.picked(rows, self.blocks.gram(rows.block)), form.shares, like=node
-        )
+        if form.shares is None:
+            return total
+        gram = self.blocks.picked(rows, self.blocks.gram(rows.block))
+        return self._added_product(total, gram, form.shares, like=node)
 
     def _added_product(self, total: Node | None, a: Node, b: Node, like: Node) -> Node:
         if total is None:
             return self.blocks.call(aten.bmm.default, a, b, like=like)
         return self.blocks.call(aten.baddbmm.default, total, a, b, like=like)
 
-    def _transposed(self, view: Any) -> Form | None:
+    def _transposed(self, view: Any, block: Node) -> Form | None:
         """The form whose transpose [clients, inputs, outputs] a view is."""
-        if not isinstance(view, Node) or view.target is not aten.as_strided.default or not self._known(view.args[0]):
+        whole = view
+        while isinstance(whole, Node) and whole.target in _VIEWS:
+            whole = whole.args[0]
+        if not isinstance(whole, Node) or whole is view:
             return None
-        of, now = value(view.args[0]), value(view)
+        of, now = value(whole), value(view)
+        if of.ndim != 3 or not of.is_contiguous() or now.storage_offset() != of.storage_offset():
+            return None
         turned = of.transpose(1, 2)
-        same = (turned.shape, turned.stride()) == (now.shape, now.stride()) and view.args[3] == 0
-        return self.forms[view.args[0]] if same and of.is_contiguous() else None  # pyright: ignore[reportArgumentType]
+        same = (turned.shape, turned.stride()) == (now.shape, now.stride())
+        return self._as_form(whole, block) if same else None
 
     def _make_dense(self, node: Node, form: Form) -> None:
         """For those who want the weights themselves."""
-        asking = [user for user in node.users if user not in self.forms and (user.users or not self._transposed(user))]
+        asking = [
+            user
+            for user in node.users
+            if user not in self.forms and (user.users or not self._transposed(user, form.block))
+        ]
         if not asking or form.shares is None:  # without shares it never was more than its bases
             return
         with self.blocks.module.graph.inserting_after(node):
             place = self.blocks.module.graph.call_function(aten.clone.default, (node,))
         with self.blocks.module.graph.inserting_before(place):
             total: Any = None
-            for base, c in form.bases.items():
+            for base, c in sorted(form.bases.items(), key=lambda each: len(shape_of(each[0]))):  # what is small first
                 total = self.blocks.times(base, c) if total is None else self.blocks.plus(total, base, c)
             if form.shares is not None:
                 total = self._added_product(
