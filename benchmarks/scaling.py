@@ -37,49 +37,49 @@ def _weights(hidden: int) -> int:
     return 784 * hidden + hidden + hidden * 10 + 10
 
 
-def curves() -> tuple[Curve, ...]:
-    usual = Point(threads=CORES)
-    personal = replace(usual, inputs=64, rows=2, personal=True)
-    few = replace(usual, cohort=10, population=200, rounds=5)
-    return (
-        Curve(
-            "Cohort",
-            tuple((n, replace(usual, cohort=n)) for n in (10, 30, 100, 300, 1000, 3000, 5000)),
-            "time linear, memory flat once chunks are full",
-            "A recorded program has a fixed number of clients (25 here), and each core runs one at a time: below "
-            f"{25 * CORES} clients rows are filled up or a core waits, so the curve is flatter there. Above, a round "
-            "is that many more chunks. A chunk's clients are gone from memory when its sum is taken.",
-        ),
-        Curve(
-            "Population",
-            tuple((n, replace(personal, population=n)) for n in (1000, 10_000, 100_000, 1_000_000)),
-            "time flat, memory linear in the data alone",
-            "Ditto, 7,510 parameters, cohort 100, states in a sparse file: only clients that took part have blocks on "
-            "disk. What grows with the population is its data (three rows of 64 bytes a client here), names, and a few "
-            "numbers for each client; drawing a cohort looks at all of them.",
-        ),
-        Curve(
-            "Parameters",
-            tuple((_weights(h), replace(few, hidden=h)) for h in (12, 126, 1258, 12_580)),
-            "linear once the fixed cost of a round is small",
-            "Cohort 10. Small models pay for operations, not for numbers. From about a million parameters a chunk "
-            "leaves the cache, each step makes passes through memory over every client's weights, and a chunk has "
-            "fewer clients (never fewer than four in a recorded program).",
-        ),
-        Curve(
-            "Local steps",
-            tuple((n, replace(usual, steps=n)) for n in (1, 2, 5, 10, 20, 40, 80, 160)),
-            "time linear, memory flat",
-            "A program of up to 128 steps is recorded and replayed. Longer ones run as plain `vmap`, which costs more "
-            "a step: that is the bend between 80 and 160.",
-        ),
-        Curve(
-            "Threads",
-            tuple((n, replace(usual, cohort=300, threads=n)) for n in range(1, CORES + 1)),
-            "time inversely linear up to the cores",
-            "A thread takes whole chunks; they share memory and the last level of cache, not a lock.",
-        ),
-    )
+_USUAL = Point(threads=CORES)
+_PERSONAL = replace(_USUAL, inputs=64, rows=2, personal=True)
+_FEW = replace(_USUAL, cohort=10, population=200, rounds=5)
+CURVES = (
+    Curve(
+        "Cohort",
+        tuple((n, replace(_USUAL, cohort=n)) for n in (10, 30, 100, 300, 1000, 3000, 5000)),
+        "time linear, memory flat once chunks are full",
+        "A recorded program has a fixed number of clients (25 here), and each core runs one at a time. Below "
+        f"{25 * CORES} clients programs are smaller, so that every core has work; operations cost more for each client "
+        "there, so the curve is flatter. Above, a round is that many more chunks. A chunk's clients are gone from "
+        "memory when its sum is taken.",
+    ),
+    Curve(
+        "Population",
+        tuple((n, replace(_PERSONAL, population=n)) for n in (1000, 10_000, 100_000, 1_000_000)),
+        "time flat, memory linear in the data alone",
+        "Ditto, 7,510 parameters, cohort 100, states in a sparse file: only clients that took part have blocks on "
+        "disk. What grows with the population is its data (three rows of 64 bytes a client here), names, and a few "
+        "numbers for each client; drawing a cohort looks at all of them.",
+    ),
+    Curve(
+        "Parameters",
+        tuple((_weights(h), replace(_FEW, hidden=h)) for h in (12, 126, 1258, 12_580)),
+        "linear once the fixed cost of a round is small",
+        "Cohort 10. Small models pay for operations, not for numbers. From about a million parameters a chunk "
+        "leaves the cache, each step makes passes through memory over every client's weights, and a chunk has "
+        "fewer clients (never fewer than four in a recorded program).",
+    ),
+    Curve(
+        "Local steps",
+        tuple((n, replace(_USUAL, steps=n)) for n in (1, 2, 5, 10, 20, 40, 80, 160)),
+        "time linear, memory flat",
+        "A program of up to 128 steps is recorded and replayed. Longer ones run as plain `vmap`, which costs more "
+        "a step: that is the bend between 80 and 160.",
+    ),
+    Curve(
+        "Threads",
+        tuple((n, replace(_USUAL, cohort=300, threads=n)) for n in range(1, CORES + 1)),
+        "time inversely linear up to the cores",
+        "A thread takes whole chunks; they share memory and the last level of cache, not a lock.",
+    ),
+)
 
 
 def measure(point: Point) -> dict[str, float]:
@@ -120,7 +120,7 @@ def rows(curve: Curve, found: Found) -> list[tuple[str, ...]]:
 def markdown(all_found: dict[str, Found]) -> str:
     usual = Point()
     parts = []
-    for curve in curves():
+    for curve in CURVES:
         head = (curve.name, *HEADINGS[1:])
         lines = [head, ("---:",) * len(head), *rows(curve, all_found[curve.name])]
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -151,7 +151,7 @@ def draw(all_found: dict[str, Found], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, panels = plt.subplots(2, len(all_found), figsize=(3.1 * len(all_found), 5.2), squeeze=False)
-    for column, curve in enumerate(curves()):
+    for column, curve in enumerate(CURVES):
         at, found = [value for value, _ in curve.points], all_found[curve.name]
         _panel(panels[0][column], at, [each["seconds"] for each in found], curve.name, "seconds a round")
         _panel(panels[1][column], at, [each["peak"] / 2**20 for each in found], curve.name, "peak memory, MiB")
@@ -176,9 +176,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for scaling.md, scaling.json and scaling.png")
     options = parser.parse_args()
-    found = {curve.name: [measure(point) for _, point in track(curve.points, curve.name.lower())] for curve in curves()}
+    found = {curve.name: [measure(point) for _, point in track(curve.points, curve.name.lower())] for curve in CURVES}
     console = Console()
-    for curve in curves():
+    for curve in CURVES:
         table = Table(curve.name, *HEADINGS[1:])
         for row in rows(curve, found[curve.name]):
             table.add_row(*row)
