@@ -79,7 +79,14 @@ _WRITERS_PLANS: Final = (
     Plan(recipes.WRITERS_AT_PAPERS_NOISE, _WRITERS, note="At the noise per mean of the paper.", gap=True),
     Plan(recipes.WRITERS, _WRITERS, note="At the paper's epsilon, with a sixth of its clients."),
 )
-_CNN_PLANS: Final = (Plan(recipes.WRITERS_CNN, (0.01, 0.1, 1.0)),)
+_CNN_PLANS: Final = (
+    Plan(
+        recipes.WRITERS_CNN,
+        (0.01, 0.1, 1.0),
+        note="A personal model takes one step whenever its client is asked, some fifteen in all, from the shared model "
+        "that it met first: too few for this network.",
+    ),
+)
 PAGES: Final = {
     "fedhdp-mnist.md": _MNIST_PLANS,
     "fedhdp-mnist-skewed.md": _SKEWED_PLANS,

@@ -12,6 +12,7 @@ from tacit.experiments.reproduce_page import Part, Results
 CLIP_CENTRAL: Final = Tuned(rounds=20, lr=0.5, clip=0.5)
 CLIP_RECORD: Final = Tuned(rounds=10, lr=2.0, clip=1.0)
 MNIST_RECORD: Final = Tuned(rounds=20, lr=2.0, clip=1.0, server_lr=4.0, pace=0.1)
+MNIST_RECORD_PLAIN: Final = Tuned(rounds=20, lr=2.0, clip=1.0, server_lr=2.0)  # without a transform
 MNIST_CENTRAL: Final = Tuned(rounds=60, lr=0.1, clip=0.5)
 CHMNIST_CENTRAL: Final = Tuned(rounds=20, lr=0.05, clip=0.5, rate=0.8)
 CHMNIST_RECORD: Final = Tuned(rounds=30, lr=0.5, clip=1.0, rate=0.8)
@@ -59,7 +60,7 @@ GRIDS: Final[tuple[Grid, ...]] = (
     (CLIP_SCALED, "record", (2.0, 8.0), _BOTH, (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))),
     (MNIST, "central", (8.0,), _BOTH, _CENTRAL),
     (MNIST, "record", (8.0,), _WITH, _RECORD),
-    (MNIST, "record", (8.0,), _WITHOUT, (MNIST_RECORD, Tuned(20, 2.0))),
+    (MNIST, "record", (8.0,), _WITHOUT, (MNIST_RECORD_PLAIN, MNIST_RECORD, Tuned(20, 2.0))),
     (LOCATION, "central", (8.0,), _BOTH, _LOCATION_CENTRAL),
     (LOCATION, "record", (8.0,), _BOTH, _LOCATION_RECORD),
 )
