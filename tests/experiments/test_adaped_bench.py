@@ -83,8 +83,8 @@ def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: repr
 
 
 def test_the_selection_page_marks_the_setting_that_table_1_uses(bench: reproduce.Bench) -> None:
-    for part, world in zip(reproduce_adaped_selection.make(bench), (WRITERS_33, MNIST), strict=True):
-        assert isinstance(part, Results)
+    tables = [part for part in reproduce_adaped_selection.make(bench) if isinstance(part, Results)]
+    for part, world in zip(tables, (WRITERS_33, MNIST), strict=True):
         used = {row[0]: float(row[1]) for row in part.rows if row[-1] == "used"}
         assert used == {name: setting_of(world, name).lr for name in used}
         assert "AdaPeD" in used

@@ -51,9 +51,9 @@ TRIED: Final[Mapping[str, Mapping[str, Sequence[Setting]]]] = {
 
 
 NOTE: Final = (
-    "On the writers, rates above .1 are a little better on validation rows and end in NaN on reported seeds: FedAvg's at "
-    ".15 and .2, and the start at .15 of the three that keep a model. These were looked at once each; since then .1 is "
-    "used for all of them, with the best start and own rate that were tried at it."
+    "On the writers, rates above .1 are a little better on validation rows and end in NaN on reported seeds: FedAvg's "
+    "at .15 and .2, and the start at .15 of the three that keep a model. These were looked at once each; since then .1 "
+    "is used for all of them, with the best start and own rate that were tried at it."
 )
 
 
