@@ -54,6 +54,7 @@ COMPOSED: dict[str, Method] = {
     "kept ditto": KeepLocal(("norm", "head"), Ditto(FedAvg(optimizer=ServerSgd(momentum=0.5)))),
     "kept scaffold": KeepLocal(("norm",), Scaffold()),
     "fedrep": KeepLocal(("head",), FedAvg(LocalSgd(momentum=0.5)), first=0.6),
+    "kept at a pace of its own": KeepLocal(("norm",), FedAvg(LocalSgd(momentum=0.5)), pace=0.25),
     "multitask by gradients": Multitask("logistic", solver="gradient", covariance="mean"),
     "multitask, smooth and finished": Multitask("smooth-hinge", covariance="mean", finish=True),
     "noisy pp-sgd": PPSgd(noisy=True),

@@ -258,18 +258,6 @@ def test_what_is_no_file_or_no_toml_is_one_line(tmp_path: Path) -> None:
         load(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"a": 'quo"te\\ \n\t\x7f ünï', "b": [1, 2.0, 1e-7, True], "c": {"d": {"e": [], "f": {}}}},
-        {"strange key.": {"x y": 1}, "big": 10**12, "float": 1e300, "small": -0.0},
-        {"levels": {"open": {}}},
-    ],
-)
-def test_toml_reads_back_what_was_written(content: dict) -> None:
-    assert tomllib.loads(dumps(content)) == content
-
-
 def test_a_config_cannot_change_unseen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config().rounds = 3

@@ -135,7 +135,7 @@ class Vectorised(Clients):
             steps=self.steps,
             params=max(1, tree.size(self.start)),
             workers=self.several,
-            asked=setting.sampler.rate(len(self.steps)) * len(self.steps),
+            asked=setting.sampler.rate(len(setting.ids)) * len(setting.ids),
             alike=self.devices.alike,
             gather=self.method.gather,
             chunk=self.chunk,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from tacit.errors import TacitError
-from tacit.experiments.papers.privatefl_recipe import CLIP, LAYER, Arm
+from tacit.experiments.papers.privatefl_recipe import CLIP, LAYER, RELEASED, Arm
 from tacit.experiments.papers.privatefl_tuned import CLIP_CENTRAL
 from tacit.experiments.papers.privatefl_views import Line, Row, run
 from tacit.experiments.reproduce import Bench, Reproduction
@@ -14,7 +14,7 @@ BITS: Final = (8, 10, 12, 14, 16, 18, 20)
 BAR: Final = 0.01  # at 18 bits
 TUNED: Final = replace(CLIP_CENTRAL, rate=0.5)
 CENTRAL: Final = Arm("central", 8.0, transform=LAYER)
-SHARES: Final = Arm("distributed", 8.0, transform=LAYER, privacy={"budget": "released"})
+SHARES: Final = Arm("distributed", 8.0, transform=LAYER, privacy=RELEASED)
 
 
 def make(bench: Bench) -> list[Part]:

@@ -12,6 +12,7 @@ from tacit.experiments.config import Config, parse
 
 Kind = Literal["central", "record", "distributed", "open"]
 DELTA: Final = 1e-3
+RELEASED: Final = {"budget": "released"}  # of noise in shares: epsilon against those who see the models
 LAYER: Final = {"scale": "channel", "shift": "each"}  # alpha one a channel, beta one a pixel: the paper's best
 
 

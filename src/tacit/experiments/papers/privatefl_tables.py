@@ -10,6 +10,7 @@ from tacit.experiments.papers.privatefl_recipe import (
     CLIP_SCALED,
     LAYER,
     MNIST,
+    RELEASED,
     WRITERS,
     Arm,
     Kind,
@@ -155,7 +156,7 @@ def _in_shares() -> list[Line]:
     printed = zip(EPSILONS, (0.691, 0.725, 0.776, 0.785), (0.776, 0.806, 0.839, 0.845), strict=True)
     lines: list[Line] = []
     for epsilon, a, b in printed:
-        arm = Arm("distributed", epsilon, privacy={"budget": "released"})
+        arm = Arm("distributed", epsilon, privacy=RELEASED)
         lines += pair(f"epsilon {epsilon:g}", WRITERS, arm, WRITERS_SHARES, (a, b))
     return lines
 

@@ -5,7 +5,20 @@ from dataclasses import fields, replace
 from typing import Final
 
 from tacit.experiments.papers.privatefl_cell import described, validate
-from tacit.experiments.papers.privatefl_recipe import CLIP, CLIP_SCALED, LAYER, LOCATION, MNIST, Arm, Kind, Tuned, World
+from tacit.experiments.papers.privatefl_recipe import (
+    CHMNIST,
+    CLIP,
+    CLIP_SCALED,
+    LAYER,
+    LOCATION,
+    MNIST,
+    RELEASED,
+    WRITERS,
+    Arm,
+    Kind,
+    Tuned,
+    World,
+)
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part, Results
 
@@ -14,12 +27,11 @@ CLIP_RECORD: Final = Tuned(rounds=10, lr=2.0, clip=1.0)
 MNIST_RECORD: Final = Tuned(rounds=20, lr=2.0, clip=1.0, server_lr=4.0, pace=0.1)
 MNIST_RECORD_PLAIN: Final = Tuned(rounds=20, lr=2.0, clip=1.0, server_lr=2.0)  # without a transform
 MNIST_CENTRAL: Final = Tuned(rounds=60, lr=0.1, clip=0.5)
-CHMNIST_CENTRAL: Final = Tuned(rounds=20, lr=0.05, clip=0.5, rate=0.8)
-CHMNIST_RECORD: Final = Tuned(rounds=30, lr=0.5, clip=1.0, rate=0.8)
 LOCATION_CENTRAL: Final = Tuned(rounds=20, lr=0.5, clip=0.2, rate=0.5)
 LOCATION_RECORD: Final = Tuned(rounds=20, lr=2.0, clip=1.0, server_lr=4.0, rate=0.5, pace=0.1)
+CHMNIST_CENTRAL: Final = Tuned(rounds=20, lr=0.2, clip=1.0, rate=0.8)
+CHMNIST_RECORD: Final = Tuned(rounds=20, lr=0.5, clip=1.0, server_lr=4.0, rate=0.8, pace=0.1)
 WRITERS_SHARES: Final = Tuned(rounds=60, lr=0.1, clip=0.5, batch=20, rate=0.1875)
-"""Of these no selection has been run: the pages that use them say so."""
 
 Tried = Mapping[str, tuple[World, Arm, Sequence[Tuned]]]
 Grid = tuple[World, Kind, Sequence[float], Sequence[Mapping[str, str] | None], Sequence[Tuned]]
@@ -55,6 +67,12 @@ _LOCATION_RECORD: Final = (
     replace(LOCATION_RECORD, server_lr=2.0, rounds=60),
     replace(LOCATION_RECORD, server_lr=2.0, lr=8.0, pace=0.05),
 )
+_CHMNIST_RECORD: Final = (
+    CHMNIST_RECORD,
+    replace(CHMNIST_RECORD, lr=2.0),
+    replace(CHMNIST_RECORD, rounds=10, server_lr=2.0),
+)
+_SHARES: Final = (WRITERS_SHARES, replace(WRITERS_SHARES, lr=0.3), replace(WRITERS_SHARES, clip=1.0))
 GRIDS: Final[tuple[Grid, ...]] = (
     (CLIP, "central", (2.0, 8.0), _BOTH, (CLIP_CENTRAL, Tuned(20, 0.5, 1.0))),
     (CLIP_SCALED, "record", (2.0, 8.0), _BOTH, (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))),
@@ -63,11 +81,15 @@ GRIDS: Final[tuple[Grid, ...]] = (
     (MNIST, "record", (8.0,), _WITHOUT, (MNIST_RECORD_PLAIN, MNIST_RECORD, Tuned(20, 2.0))),
     (LOCATION, "central", (8.0,), _BOTH, _LOCATION_CENTRAL),
     (LOCATION, "record", (8.0,), _BOTH, _LOCATION_RECORD),
+    (CHMNIST, "central", (8.0,), _WITH, (CHMNIST_CENTRAL, replace(CHMNIST_CENTRAL, lr=0.05, clip=0.5))),
+    (CHMNIST, "record", (8.0,), _WITH, _CHMNIST_RECORD),
+    (WRITERS, "distributed", (8.0,), _WITH, _SHARES),
+    (WRITERS, "distributed", (8.0,), _WITHOUT, (WRITERS_SHARES,)),
 )
 TRIED: Final[Tried] = {
     f"{world.name}: {kind}, epsilon {epsilon:g}, {'with' if layer else 'without'} transform": (
         world,
-        Arm(kind, epsilon, transform=layer),
+        Arm(kind, epsilon, transform=layer, privacy=RELEASED if kind == "distributed" else {}),
         tried,
     )
     for world, kind, epsilons, layers, tried in GRIDS
