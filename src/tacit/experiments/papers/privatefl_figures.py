@@ -21,16 +21,7 @@ from tacit.experiments.papers.privatefl_recipe import (
     World,
     holding,
 )
-from tacit.experiments.papers.privatefl_tuned import (
-    CHMNIST_CENTRAL,
-    CHMNIST_RECORD,
-    CLIP_CENTRAL,
-    CLIP_RECORD,
-    LOCATION_CENTRAL,
-    LOCATION_RECORD,
-    MNIST_CENTRAL,
-    MNIST_RECORD,
-)
+from tacit.experiments.papers.privatefl_tuned import CHOSEN, Chosen
 from tacit.experiments.papers.privatefl_views import WAYS, Line, Row, run, settings
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import COLORS, Curve, Panel, Part, Picture, Results
@@ -128,29 +119,17 @@ def _path(row: Row) -> list[float]:
     return np.mean([cell["losses"] for cell in row.cells], axis=0).tolist()
 
 
-def _tuned(world: World, kind: Kind) -> Tuned:
-    tuned: dict[str, tuple[Tuned, Tuned]] = {
-        "mnist": (MNIST_CENTRAL, MNIST_RECORD),
-        "fashion-mnist": (replace(MNIST_CENTRAL, rate=0.3), replace(MNIST_RECORD, rate=0.3)),
-        "chmnist": (CHMNIST_CENTRAL, CHMNIST_RECORD),
-        "location30": (LOCATION_CENTRAL, LOCATION_RECORD),
-        "cifar10-clip": (CLIP_CENTRAL, CLIP_RECORD),
-    }
-    return tuned[world.name][kind == "record"]
+def _short(world: World, kind: Kind) -> Chosen:
+    chosen = CHOSEN[world.name, kind]
+    return Chosen(*(replace(each, rounds=min(each.rounds, FEW)) for each in chosen))
 
 
-def _short(tuned: Tuned) -> Tuned:
-    return replace(tuned, rounds=min(tuned.rounds, FEW))
-
-
-def _both(name: str, world: World, kind: Kind, at: Sequence[Arm], tuned: Tuned) -> list[Series]:
+def _both(world: World, at: Sequence[Arm], chosen: Chosen) -> list[Series]:
     """Without and with the transform."""
+    pairs = {"FedAvg": at, "with the transform": [arm.changed(transform=LAYER) for arm in at]}
     return [
-        Series(f"{name}FedAvg", [Line(f"epsilon {arm.epsilon:g}", world, arm, tuned) for arm in at]),
-        Series(
-            f"{name}with the transform",
-            [Line(f"epsilon {arm.epsilon:g}", world, arm.changed(transform=LAYER), tuned) for arm in at],
-        ),
+        Series(name, [Line(f"epsilon {arm.epsilon:g}", world, arm, chosen.of(arm)) for arm in arms])
+        for name, arms in pairs.items()
     ]
 
 
@@ -158,54 +137,60 @@ def _ten(classes: int) -> World:
     return replace(holding(MNIST, classes), clients=10)
 
 
+def _noisy(kind: Kind) -> Tuned:
+    """Of figures without a transform; noise in shares is trained like the server's."""
+    return _short(MNIST, "record" if kind == "record" else "central").plain
+
+
 def _added(kind: Kind) -> View:
     """Figure 1: ten clients of six classes."""
-    world, tuned = _ten(6), _short(_tuned(MNIST, kind))
+    world, tuned = _ten(6), _noisy(kind)
     lines = [Line(f"epsilon {e:g}", world, Arm(kind, e, heterogeneity=True), tuned) for e in EPSILONS]
-    plain = Line("no noise", world, NO_NOISE, _short(MNIST_CENTRAL))
+    plain = Line("no noise", world, NO_NOISE, _noisy("central"))
     return View(UNITS[kind], "epsilon", EPSILONS, "emd", [Series("FedAvg", lines), Series("no noise", [plain])])
 
 
 def _added_by_classes(kind: Kind) -> View:
     """Figure 8: ten clients of two to ten classes, epsilon 8."""
-    arms = {"FedAvg": (Arm(kind, heterogeneity=True), _tuned(MNIST, kind)), "no noise": (NO_NOISE, MNIST_CENTRAL)}
+    arms = {"FedAvg": (Arm(kind, heterogeneity=True), _noisy(kind)), "no noise": (NO_NOISE, _noisy("central"))}
     series = [
-        Series(name, [Line(f"{n} classes", _ten(n), arm, _short(tuned)) for n in CLASSES])
+        Series(name, [Line(f"{n} classes", _ten(n), arm, tuned) for n in CLASSES])
         for name, (arm, tuned) in arms.items()
     ]
     return View(UNITS[kind], "classes of a client", CLASSES, "emd", series)
 
 
-def _functions() -> View:
+def _functions(classes: Sequence[int]) -> View:
     """Figure 3."""
-    tuned, series = _short(MNIST_RECORD), []
+    chosen, series = _short(MNIST, "record"), []
     for name in ("none", "linear", "conv", "sigmoid", "tanh", "square", "relu"):
         layer = None if name == "none" else {"function": name} if name == "conv" else {"function": name, **LAYER}
         arm = Arm("record", transform=layer, heterogeneity=True)
-        series.append(Series(name, [Line(f"{n} classes", holding(MNIST, n), arm, tuned) for n in CLASSES]))
-    return View("record-level, epsilon 8", "classes of a client", CLASSES, "emd", series)
+        series.append(Series(name, [Line(f"{n} classes", holding(MNIST, n), arm, chosen.of(arm)) for n in classes]))
+    return View("record-level, epsilon 8", "classes of a client", classes, "emd", series)
 
 
 def _accuracy(world: World, kind: Kind, epsilons: Sequence[float]) -> View:
     """Figure 5."""
     arms = [Arm(kind, epsilon) for epsilon in epsilons]
-    series = _both("", world, kind, arms, _tuned(world, kind))
+    series = _both(world, arms, CHOSEN[world.name, kind])
     return View(f"{world.name}, {UNITS[kind]}", "epsilon", epsilons, "own", series)
 
 
 def _reduced(world: World, kind: Kind) -> list[View]:
     """Figure 6: heterogeneity over classes, and the test loss over rounds."""
-    tuned = _short(_tuned(world, kind))
+    chosen = _short(world, kind)
     plain = Arm(kind, heterogeneity=True)
     arms = {"FedAvg": plain, "with the transform": plain.changed(transform=LAYER)}
     spread = [
-        Series(name, [Line(f"{n} classes", holding(world, n), arm, tuned) for n in CLASSES])
+        Series(name, [Line(f"{n} classes", holding(world, n), arm, chosen.of(arm)) for n in CLASSES])
         for name, arm in arms.items()
     ]
     two = [
-        Series(name, [Line("2 classes", holding(world, 2), arm.changed(every=1), tuned)]) for name, arm in arms.items()
+        Series(name, [Line("2 classes", holding(world, 2), arm.changed(every=1), chosen.of(arm))])
+        for name, arm in arms.items()
     ]
-    title, rounds = f"{world.name}, {UNITS[kind]}", range(1, tuned.rounds + 1)
+    title, rounds = f"{world.name}, {UNITS[kind]}", range(1, chosen.plain.rounds + 1)
     return [
         View(title, "classes of a client", CLASSES, "emd", spread),
         View(title, "round", rounds, "loss", two),
@@ -215,7 +200,7 @@ def _reduced(world: World, kind: Kind) -> list[View]:
 def _traded(world: World, kind: Kind) -> View:
     """Figure 7."""
     arms = [Arm(kind, epsilon, heterogeneity=True) for epsilon in EPSILONS]
-    series = _both("", world, kind, arms, _short(_tuned(world, kind)))
+    series = _both(world, arms, _short(world, kind))
     return View(f"{world.name}, {UNITS[kind]}", NAMES["emd"], "emd", "own", series)
 
 
@@ -232,7 +217,9 @@ FIGURES: Final = {
     "figure-1": Figure(
         "Heterogeneity that noise adds, over epsilon", [_added(kind) for kind in (*_KINDS, "distributed")]
     ),
-    "figure-3": Figure("Heterogeneity by transformation, over classes of a client", [_functions()]),
+    "figure-3": Figure(
+        "Heterogeneity by transformation, over classes of a client", [_functions(CLASSES)], [_functions((2, 10))]
+    ),
     "figure-5": Figure(
         "Accuracy over epsilon",
         [_accuracy(world, kind, EPSILONS) for world in _WORLDS for kind in _KINDS],

@@ -112,7 +112,8 @@ MNIST: Final = World(
     {"source": "mnist", "partition": "classes", "classes_each": 2, "test": "matched"},
     {"name": "mlp", "hidden": [64, 32]},
 )
-
+NARROW: Final = replace(MNIST, name="mnist-narrow", model={"name": "mlp", "hidden": [16, 16]})
+LINEAR: Final = replace(MNIST, name="mnist-softmax", model={"name": "softmax"})
 FASHION: Final = replace(MNIST, name="fashion-mnist", data={**MNIST.data, "source": "fashion_mnist"})
 CHMNIST: Final = World(
     "chmnist",

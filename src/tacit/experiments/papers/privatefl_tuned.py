@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from tacit.experiments.papers.privatefl_cell import described, validate
 from tacit.experiments.papers.privatefl_recipe import (
@@ -10,8 +10,10 @@ from tacit.experiments.papers.privatefl_recipe import (
     CLIP,
     CLIP_SCALED,
     LAYER,
+    LINEAR,
     LOCATION,
     MNIST,
+    NARROW,
     RELEASED,
     WRITERS,
     Arm,
@@ -31,10 +33,45 @@ LOCATION_CENTRAL: Final = Tuned(rounds=20, lr=0.5, clip=0.2, rate=0.5)
 LOCATION_RECORD: Final = Tuned(rounds=20, lr=2.0, clip=1.0, server_lr=4.0, rate=0.5, pace=0.1)
 CHMNIST_CENTRAL: Final = Tuned(rounds=20, lr=0.2, clip=1.0, rate=0.8)
 CHMNIST_RECORD: Final = Tuned(rounds=20, lr=0.5, clip=1.0, server_lr=4.0, rate=0.8, pace=0.1)
+ONCE_CENTRAL: Final = Tuned(rounds=10, lr=0.1, clip=1.0, epochs=3)  # each client asked once or twice
 WRITERS_SHARES: Final = Tuned(rounds=60, lr=0.1, clip=0.5, batch=20, rate=0.1875)
 
+
+class Chosen(NamedTuple):
+    """What a task is trained with, without and with the transform."""
+
+    plain: Tuned
+    layer: Tuned
+
+    def of(self, arm: Arm) -> Tuned:
+        return self.plain if arm.transform is None else self.layer
+
+    def changed(self, **changes: float) -> "Chosen":
+        return Chosen(*(replace(each, **changes) for each in self))
+
+    @classmethod
+    def alike(cls, tuned: Tuned) -> "Chosen":
+        return cls(tuned, tuned)
+
+
+CHOSEN: Final[Mapping[tuple[str, Kind], Chosen]] = {
+    ("mnist", "central"): Chosen.alike(MNIST_CENTRAL),
+    ("mnist", "record"): Chosen(MNIST_RECORD_PLAIN, MNIST_RECORD),
+    ("fashion-mnist", "central"): Chosen.alike(replace(MNIST_CENTRAL, rate=0.3)),
+    ("fashion-mnist", "record"): Chosen(MNIST_RECORD_PLAIN, MNIST_RECORD).changed(rate=0.3),
+    ("chmnist", "central"): Chosen.alike(CHMNIST_CENTRAL),
+    ("chmnist", "record"): Chosen.alike(CHMNIST_RECORD),
+    ("location30", "central"): Chosen.alike(LOCATION_CENTRAL),
+    ("location30", "record"): Chosen.alike(LOCATION_RECORD),
+    ("cifar10-clip", "central"): Chosen.alike(CLIP_CENTRAL),
+    ("cifar10-clip", "record"): Chosen.alike(CLIP_RECORD),
+    ("writers", "distributed"): Chosen.alike(WRITERS_SHARES),
+    ("mnist-narrow", "central"): Chosen.alike(ONCE_CENTRAL),
+}
+"""By the name of the world and the plan."""
+
 Tried = Mapping[str, tuple[World, Arm, Sequence[Tuned]]]
-Grid = tuple[World, Kind, Sequence[float], Sequence[Mapping[str, str] | None], Sequence[Tuned]]
+Grid = tuple[World, Arm, Sequence[float], Sequence[Mapping[str, str] | None], Sequence[Tuned]]
 _BOTH: Final = (LAYER, None)
 _WITH: Final = (LAYER,)
 _WITHOUT: Final = (None,)
@@ -72,27 +109,56 @@ _CHMNIST_RECORD: Final = (
     replace(CHMNIST_RECORD, lr=2.0),
     replace(CHMNIST_RECORD, rounds=10, server_lr=2.0),
 )
+_ONCE: Final = Arm("central", sampler={"cohort": 10, "times": 1})
+_ASKED_ONCE: Final = (
+    ONCE_CENTRAL,
+    *(
+        Tuned(10, lr, clip, epochs=epochs, server_lr=server_lr)
+        for lr, clip, epochs, server_lr in (
+            *((0.1, 0.5, 1, 1.0), (0.1, 2.0, 3, 0.5), (0.03, 0.5, 3, 1.0), (0.3, 0.5, 1, 1.0), (0.1, 0.2, 1, 2.0)),
+            *((0.1, 1.0, 1, 1.0), (0.1, 2.0, 3, 1.0), (0.1, 1.0, 3, 2.0), (0.2, 1.0, 3, 1.0)),
+        )
+    ),
+)
+_ASKED_ONCE_WIDE: Final = _ASKED_ONCE[:6]
+_ASKED_ONCE_RECORD: Final = (
+    replace(MNIST_RECORD_PLAIN, rounds=10),
+    *(Tuned(10, lr, server_lr=server_lr) for lr, server_lr in ((2.0, 1.0), (1.0, 2.0), (0.5, 2.0), (2.0, 4.0))),
+    *(Tuned(10, lr, epochs=3, server_lr=server_lr) for lr, server_lr in ((1.0, 2.0), (0.5, 1.0))),
+)
 _SHARES: Final = (WRITERS_SHARES, replace(WRITERS_SHARES, lr=0.3), replace(WRITERS_SHARES, clip=1.0))
+
+
+def _title(world: World, arm: Arm) -> str:
+    asked = f", asked {arm.sampler['times']}x" if arm.sampler else ""
+    layer = "without" if arm.transform is None else "with"
+    return f"{world.name}: {arm.kind}, epsilon {arm.epsilon:g}{asked}, {layer} transform"
+
+
 GRIDS: Final[tuple[Grid, ...]] = (
-    (CLIP, "central", (2.0, 8.0), _BOTH, (CLIP_CENTRAL, Tuned(20, 0.5, 1.0))),
-    (CLIP_SCALED, "record", (2.0, 8.0), _BOTH, (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))),
-    (MNIST, "central", (8.0,), _BOTH, _CENTRAL),
-    (MNIST, "record", (8.0,), _WITH, _RECORD),
-    (MNIST, "record", (8.0,), _WITHOUT, (MNIST_RECORD_PLAIN, MNIST_RECORD, Tuned(20, 2.0))),
-    (LOCATION, "central", (8.0,), _BOTH, _LOCATION_CENTRAL),
-    (LOCATION, "record", (8.0,), _BOTH, _LOCATION_RECORD),
-    (CHMNIST, "central", (8.0,), _WITH, (CHMNIST_CENTRAL, replace(CHMNIST_CENTRAL, lr=0.05, clip=0.5))),
-    (CHMNIST, "record", (8.0,), _WITH, _CHMNIST_RECORD),
-    (WRITERS, "distributed", (8.0,), _WITH, _SHARES),
-    (WRITERS, "distributed", (8.0,), _WITHOUT, (WRITERS_SHARES,)),
+    (CLIP, Arm("central"), (2.0, 8.0), _BOTH, (CLIP_CENTRAL, Tuned(20, 0.5, 1.0))),
+    (CLIP_SCALED, Arm("record"), (2.0, 8.0), _BOTH, (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))),
+    (MNIST, Arm("central"), (8.0,), _BOTH, _CENTRAL),
+    (MNIST, Arm("record"), (8.0,), _WITH, _RECORD),
+    (MNIST, Arm("record"), (8.0,), _WITHOUT, (MNIST_RECORD_PLAIN, MNIST_RECORD, Tuned(20, 2.0))),
+    (LOCATION, Arm("central"), (8.0,), _BOTH, _LOCATION_CENTRAL),
+    (LOCATION, Arm("record"), (8.0,), _BOTH, _LOCATION_RECORD),
+    (CHMNIST, Arm("central"), (8.0,), _WITH, (CHMNIST_CENTRAL, replace(CHMNIST_CENTRAL, lr=0.05, clip=0.5))),
+    (CHMNIST, Arm("record"), (8.0,), _WITH, _CHMNIST_RECORD),
+    (WRITERS, Arm("distributed", privacy=RELEASED), (8.0,), _WITH, _SHARES),
+    (WRITERS, Arm("distributed", privacy=RELEASED), (8.0,), _WITHOUT, (WRITERS_SHARES,)),
+    (NARROW, _ONCE, (4.0,), _WITHOUT, _ASKED_ONCE),
+    (MNIST, _ONCE, (4.0,), _WITHOUT, _ASKED_ONCE_WIDE),
+    (LINEAR, _ONCE, (4.0,), _WITHOUT, tuple(Tuned(10, *each) for each in ((0.1, 0.5), (0.5, 1.0), (0.03, 0.5)))),
+    (MNIST, _ONCE.changed(kind="record"), (4.0,), _WITHOUT, _ASKED_ONCE_RECORD),
 )
 TRIED: Final[Tried] = {
-    f"{world.name}: {kind}, epsilon {epsilon:g}, {'with' if layer else 'without'} transform": (
+    _title(world, arm.changed(epsilon=epsilon, transform=layer)): (
         world,
-        Arm(kind, epsilon, transform=layer, privacy=RELEASED if kind == "distributed" else {}),
+        arm.changed(epsilon=epsilon, transform=layer),
         tried,
     )
-    for world, kind, epsilons, layers, tried in GRIDS
+    for world, arm, epsilons, layers, tried in GRIDS
     for epsilon in epsilons
     for layer in layers
 }

@@ -51,6 +51,9 @@ class Row:
         return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
     def text(self, name: str) -> str:
+        """With its spread over seeds, where there are several."""
+        if len(self.cells) == 1:
+            return f"{self.mean(name):.3f}"
         return plus_minus(self.mean(name), self.spread(name), 3)
 
 
