@@ -47,7 +47,7 @@ class Worker:
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=30)
         except (OSError, subprocess.TimeoutExpired):
             self.process.kill()
             self.process.wait()

@@ -77,7 +77,7 @@ def build(model: str) -> protocol.Round:
 
     thread = threading.Thread(target=simulate, daemon=True)
     thread.start()
-    atexit.register(lambda: (asked.put(False), thread.join(8)))
+    atexit.register(lambda: (asked.put(False), thread.join(25)))  # Ray ends with it, and its agents
 
     def ask() -> None:
         asked.put(True)

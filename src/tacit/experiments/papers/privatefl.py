@@ -16,7 +16,7 @@ from tacit.experiments.papers.privatefl_recipe import (
     Tuned,
     World,
 )
-from tacit.experiments.papers.privatefl_tuned import CLIP_CENTRAL, CLIP_RECORD, MNIST_RECORD, MNIST_RECORD_PLAIN
+from tacit.experiments.papers.privatefl_tuned import CLIP_CENTRAL, CLIP_RECORD, MNIST_RECORD, MNIST_RECORD_PLAIN, OWN
 from tacit.experiments.papers.privatefl_views import WAYS, Line, Row, claims, run, settings, table
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part
@@ -32,7 +32,6 @@ TABLE_6: Final = {  # CLIP encoder: (FedAvg, with transform) by epsilon
 UNITS: Final = {"central": "client-level (central), the server trusted", "record": "record-level, nobody trusted"}
 PLANS: Final[tuple[tuple[Kind, Tuned], ...]] = (("central", CLIP_CENTRAL), ("record", CLIP_RECORD))
 DITTO: Final = {"name": "ditto", "strength": 0.1}
-LOCAL: Final = Tuned(rounds=20, lr=0.1)
 
 
 def make_clip(bench: Bench) -> list[Part]:
@@ -50,7 +49,8 @@ def make_clip(bench: Bench) -> list[Part]:
     return [*parts, claims(bars), _constants(bench), settings(every), _CLIP_NOTE]
 
 
-def _alone(world: World, tuned: Tuned = LOCAL) -> list[Line]:
+def _alone(world: World) -> list[Line]:
+    tuned = OWN[world.name]
     return [
         Line("(c) training alone", world, ALONE, tuned),
         Line("(c) transform before a random head", world, HEAD, replace(tuned, lr=2.0)),
@@ -116,7 +116,7 @@ def make_mnist(bench: Bench) -> list[Part]:
         Line("FedAvg", MNIST, plain, MNIST_RECORD_PLAIN, 0.811),
         Line("with the transform", MNIST, plain.changed(transform=LAYER), MNIST_RECORD, 0.892),
     ]
-    rows, alone = run(bench, lines), run(bench, _alone(MNIST, replace(LOCAL, rounds=10)))
+    rows, alone = run(bench, lines), run(bench, _alone(MNIST))
     bars = [
         ("FedAvg, (a)", rows[0].mean("own"), 0.811),
         ("FedAvg, (b)", rows[0].mean("whole"), 0.811),

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from tacit.experiments.papers.privatefl_cell import ALONE
 from tacit.experiments.papers.privatefl_recipe import (
     CHMNIST,
     CLIP,
@@ -21,7 +22,7 @@ from tacit.experiments.papers.privatefl_recipe import (
     World,
     holding,
 )
-from tacit.experiments.papers.privatefl_tuned import CHOSEN, Chosen
+from tacit.experiments.papers.privatefl_tuned import CHOSEN, OWN, Chosen
 from tacit.experiments.papers.privatefl_views import WAYS, Line, Row, run, settings
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import COLORS, Curve, Panel, Part, Picture, Results
@@ -71,7 +72,7 @@ def make(figure: Figure, bench: Bench) -> list[Part]:
     tables = [_table(view, rows) for view, rows in done]
     picture = Picture("curves", figure.title, [_panel(view, rows) for view, rows in done])
     every = {id(row.line): row for _, several in done for rows in several for row in rows}
-    note = "Those of the pages on CLIP features and MNIST where they are the same task; else not tuned."
+    note = "Chosen on validation rows for the task (`tacit reproduce privatefl/selection`), not anew for each point."
     return [WAYS, *tables, picture, settings(list(every.values()), note)]
 
 
@@ -173,7 +174,8 @@ def _functions(classes: Sequence[int]) -> View:
 def _accuracy(world: World, kind: Kind, epsilons: Sequence[float]) -> View:
     """Figure 5."""
     arms = [Arm(kind, epsilon) for epsilon in epsilons]
-    series = _both(world, arms, CHOSEN[world.name, kind])
+    alone = Series("(c) training alone", [Line("alone", world, ALONE, OWN[world.name])])
+    series = [*_both(world, arms, CHOSEN[world.name, kind]), alone]
     return View(f"{world.name}, {UNITS[kind]}", "epsilon", epsilons, "own", series)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from tacit.experiments.papers.privatefl_recipe import (
@@ -20,9 +19,7 @@ from tacit.experiments.papers.privatefl_recipe import (
     holding,
 )
 from tacit.experiments.papers.privatefl_tuned import CHOSEN, Chosen
-from tacit.experiments.papers.privatefl_views import WAYS, Line, run, settings, table
-from tacit.experiments.reproduce import Bench, Reproduction
-from tacit.experiments.reproduce_page import Part
+from tacit.experiments.papers.privatefl_views import Line
 
 EPSILONS: Final = (2.0, 4.0, 6.0, 8.0)
 SMALL_DELTA: Final = 1e-5  # of Tables 9 and 10
@@ -250,34 +247,4 @@ TABLES: Final[Mapping[str, Sequence[Table]]] = {
         ),
     ),
     "figure-4": (Table("Figure 4: initial values (record-level, epsilon 8)", _initial()),),
-}
-
-
-def make(tables: Sequence[Table], bench: Bench) -> list[Part]:
-    parts: list[Part] = [WAYS]
-    rows = []
-    for each in tables:
-        found = run(bench, [line for line in each.lines if bench.full or each.few(line)])
-        parts += [table(each.title, found, each.note)] if found else []
-        rows += found
-    return [
-        *parts,
-        settings(
-            rows,
-            "Chosen on validation rows for the task (`tacit reproduce privatefl/selection`), not anew for each row.",
-        ),
-    ]
-
-
-PAGES: Final = {
-    f"privatefl/{name}": Reproduction(
-        f"privatefl/{name}",
-        tables[0].title.partition(":")[0].replace(" and Figure 3", "") + " of PrivateFL",
-        "PrivateFL (USENIX Security 2023). Client-level and record-level figures stand in tables of their own.",
-        partial(make, tables),
-        seeds=1,
-        fewest=1,
-        cells="privatefl",
-    )
-    for name, tables in TABLES.items()
 }

@@ -69,6 +69,16 @@ CHOSEN: Final[Mapping[tuple[str, Kind], Chosen]] = {
     ("mnist-narrow", "central"): Chosen.alike(ONCE_CENTRAL),
 }
 """By the name of the world and the plan."""
+OWN: Final[Mapping[str, Tuned]] = {
+    "mnist": Tuned(rounds=10, lr=0.1),
+    "mnist-narrow": Tuned(rounds=10, lr=0.1),
+    "fashion-mnist": Tuned(rounds=10, lr=0.1),
+    "chmnist": Tuned(rounds=20, lr=0.05, batch=16),
+    "location30": Tuned(rounds=20, lr=0.5),
+    "cifar10-clip": Tuned(rounds=20, lr=0.1),
+    "writers": Tuned(rounds=20, lr=0.1, batch=20),
+}
+"""Of training alone; not tuned."""
 
 Tried = Mapping[str, tuple[World, Arm, Sequence[Tuned]]]
 Grid = tuple[World, Arm, Sequence[float], Sequence[Mapping[str, str] | None], Sequence[Tuned]]
@@ -80,6 +90,8 @@ _CENTRAL: Final = (
     *(Tuned(rounds, lr, clip) for rounds, lr, clip in ((20, 0.1, 0.2), (20, 0.1, 0.5), (20, 0.1, 1.0), (40, 0.1, 0.5))),
     *(Tuned(rounds, lr, clip) for rounds, lr, clip in ((20, 0.3, 1.0), (20, 0.3, 2.0))),
 )
+_CLIP_RECORD: Final = (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))
+_CLIP_PACE: Final = tuple(replace(CLIP_RECORD, pace=pace) for pace in (0.3, 0.1))
 _RECORD: Final = (
     MNIST_RECORD,
     Tuned(20, 2.0),
@@ -137,7 +149,8 @@ def _title(world: World, arm: Arm) -> str:
 
 GRIDS: Final[tuple[Grid, ...]] = (
     (CLIP, Arm("central"), (2.0, 8.0), _BOTH, (CLIP_CENTRAL, Tuned(20, 0.5, 1.0))),
-    (CLIP_SCALED, Arm("record"), (2.0, 8.0), _BOTH, (CLIP_RECORD, Tuned(10, 1.0, 1.0), Tuned(10, 4.0, 1.0))),
+    (CLIP_SCALED, Arm("record"), (2.0, 8.0), _WITH, (*_CLIP_RECORD, *_CLIP_PACE)),
+    (CLIP_SCALED, Arm("record"), (2.0, 8.0), _WITHOUT, _CLIP_RECORD),
     (MNIST, Arm("central"), (8.0,), _BOTH, _CENTRAL),
     (MNIST, Arm("record"), (8.0,), _WITH, _RECORD),
     (MNIST, Arm("record"), (8.0,), _WITHOUT, (MNIST_RECORD_PLAIN, MNIST_RECORD, Tuned(20, 2.0))),

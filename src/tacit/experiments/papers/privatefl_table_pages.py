@@ -1,0 +1,72 @@
+"""A page for each of the paper's other tables: its rows, training alone beside them, and what that says of the gain."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from tacit.experiments.papers.privatefl_cell import ALONE
+from tacit.experiments.papers.privatefl_tables import TABLES, Table
+from tacit.experiments.papers.privatefl_tuned import OWN
+from tacit.experiments.papers.privatefl_views import WAYS, Line, Row, run, settings, table
+from tacit.experiments.reproduce import Bench, Reproduction
+from tacit.experiments.reproduce_page import Part
+
+NOTE: Final = "Chosen on validation rows for the task (`tacit reproduce privatefl/selection`), not anew for each row."
+
+
+def make(tables: Sequence[Table], bench: Bench) -> list[Part]:
+    parts: list[Part] = [WAYS]
+    every: list[Row] = []
+    for each in tables:
+        lines = [line for line in each.lines if bench.full or each.few(line)]
+        rows, alone = run(bench, lines), run(bench, baselines(lines))
+        parts += [table(each.title, [*rows, *alone], each.note), verdict(rows, alone)]
+        every += [*rows, *alone]
+    return [*parts, settings(every, NOTE)]
+
+
+def baselines(lines: Sequence[Line]) -> list[Line]:
+    """Training alone, once for every world among the lines."""
+    first: list[Line] = []
+    for line in lines:
+        if all(line.world != other.world for other in first):
+            first.append(line)
+    several = len(first) > 1
+    return [
+        Line(
+            "(c) training alone" + f": {line.name.partition(',')[0]}" * several, line.world, ALONE, OWN[line.world.name]
+        )
+        for line in first
+    ]
+
+
+def verdict(rows: Sequence[Row], alone: Sequence[Row]) -> str:
+    """In plain words: how much of what a transform gains a client has without any federation."""
+    reached = {id(row): next(a.mean("own") for a in alone if a.line.world == row.line.world) for row in rows}
+    layered = [row for row in rows if row.line.arm.transform is not None]
+    above = [row for row in layered if row.mean("own") > reached[id(row)]]
+    if not above:
+        return (
+            f"Training alone is above every one of the {len(layered)} rows with a transform: what the transform gains "
+            "in (a) is personalization, which a client has without any federation."
+        )
+    if len(above) == len(layered):
+        return "Every row with a transform is above training alone: there the federation adds to personalization."
+    return (
+        f"{len(above)} of the {len(layered)} rows with a transform are above training alone; in the others what it "
+        "gains in (a) is personalization, which a client has without any federation."
+    )
+
+
+PAGES: Final = {
+    f"privatefl/{name}": Reproduction(
+        f"privatefl/{name}",
+        tables[0].title.partition(":")[0].replace(" and Figure 3", "") + " of PrivateFL",
+        "PrivateFL (USENIX Security 2023). Client-level and record-level figures stand in tables of their own.",
+        partial(make, tables),
+        seeds=1,
+        fewest=1,
+        cells="privatefl",
+    )
+    for name, tables in TABLES.items()
+}
