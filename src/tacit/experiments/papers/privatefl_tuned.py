@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from tacit.experiments.papers.privatefl_cell import described, validate
 from tacit.experiments.papers.privatefl_recipe import (
     CHMNIST,
+    CHMNIST_RAW,
     CLIP,
     CLIP_SCALED,
     LAYER,
@@ -31,8 +32,8 @@ MNIST_RECORD_PLAIN: Final = Tuned(rounds=20, lr=2.0, clip=1.0, server_lr=2.0)  #
 MNIST_CENTRAL: Final = Tuned(rounds=60, lr=0.1, clip=0.5)
 LOCATION_CENTRAL: Final = Tuned(rounds=20, lr=0.5, clip=0.2, rate=0.5)
 LOCATION_RECORD: Final = Tuned(rounds=20, lr=2.0, clip=1.0, server_lr=4.0, rate=0.5, pace=0.1)
-CHMNIST_CENTRAL: Final = Tuned(rounds=20, lr=0.2, clip=1.0, rate=0.8)
-CHMNIST_RECORD: Final = Tuned(rounds=20, lr=0.5, clip=1.0, server_lr=4.0, rate=0.8, pace=0.1)
+CHMNIST_CENTRAL: Final = Tuned(rounds=20, lr=0.1, clip=0.5, batch=16, rate=0.8)
+CHMNIST_RECORD: Final = Tuned(rounds=20, lr=1.0, clip=1.0, server_lr=2.0, rate=0.8, pace=0.1)
 ONCE_CENTRAL: Final = Tuned(rounds=10, lr=0.1, clip=1.0, epochs=3)  # each client asked once or twice
 WRITERS_SHARES: Final = Tuned(rounds=60, lr=0.1, clip=0.5, batch=20, rate=0.1875)
 
@@ -116,11 +117,9 @@ _LOCATION_RECORD: Final = (
     replace(LOCATION_RECORD, server_lr=2.0, rounds=60),
     replace(LOCATION_RECORD, server_lr=2.0, lr=8.0, pace=0.05),
 )
-_CHMNIST_RECORD: Final = (
-    CHMNIST_RECORD,
-    replace(CHMNIST_RECORD, lr=2.0),
-    replace(CHMNIST_RECORD, rounds=10, server_lr=2.0),
-)
+_RAW: Final = Tuned(20, 0.5, server_lr=4.0, rate=0.8, pace=0.1)
+_RAW_RECORD: Final = (_RAW, replace(_RAW, lr=2.0), replace(_RAW, rounds=10, server_lr=2.0))
+_RAW_CENTRAL: Final = (Tuned(20, 0.2, 1.0, rate=0.8), Tuned(20, 0.05, 0.5, rate=0.8))
 _ONCE: Final = Arm("central", sampler={"cohort": 10, "times": 1})
 _ASKED_ONCE: Final = (
     ONCE_CENTRAL,
@@ -156,26 +155,37 @@ GRIDS: Final[tuple[Grid, ...]] = (
     (MNIST, Arm("record"), (8.0,), _WITHOUT, (MNIST_RECORD_PLAIN, MNIST_RECORD, Tuned(20, 2.0))),
     (LOCATION, Arm("central"), (8.0,), _BOTH, _LOCATION_CENTRAL),
     (LOCATION, Arm("record"), (8.0,), _BOTH, _LOCATION_RECORD),
-    (CHMNIST, Arm("central"), (8.0,), _WITH, (CHMNIST_CENTRAL, replace(CHMNIST_CENTRAL, lr=0.05, clip=0.5))),
-    (CHMNIST, Arm("record"), (8.0,), _WITH, _CHMNIST_RECORD),
+    (CHMNIST, Arm("central"), (8.0,), _WITH, (CHMNIST_CENTRAL, replace(CHMNIST_CENTRAL, rounds=60, clip=0.2))),
+    (CHMNIST, Arm("record"), (8.0,), _WITH, (CHMNIST_RECORD,)),
     (WRITERS, Arm("distributed", privacy=RELEASED), (8.0,), _WITH, _SHARES),
     (WRITERS, Arm("distributed", privacy=RELEASED), (8.0,), _WITHOUT, (WRITERS_SHARES,)),
     (NARROW, _ONCE, (4.0,), _WITHOUT, _ASKED_ONCE),
-    (MNIST, _ONCE, (4.0,), _WITHOUT, _ASKED_ONCE_WIDE),
-    (LINEAR, _ONCE, (4.0,), _WITHOUT, tuple(Tuned(10, *each) for each in ((0.1, 0.5), (0.5, 1.0), (0.03, 0.5)))),
     (MNIST, _ONCE.changed(kind="record"), (4.0,), _WITHOUT, _ASKED_ONCE_RECORD),
 )
-TRIED: Final[Tried] = {
-    _title(world, arm.changed(epsilon=epsilon, transform=layer)): (
-        world,
-        arm.changed(epsilon=epsilon, transform=layer),
-        tried,
-    )
-    for world, arm, epsilons, layers, tried in GRIDS
-    for epsilon in epsilons
-    for layer in layers
-}
-"""The first of each is the one that the pages use."""
+DROPPED: Final[tuple[Grid, ...]] = (
+    (CHMNIST_RAW, Arm("central"), (8.0,), _WITH, _RAW_CENTRAL),
+    (CHMNIST_RAW, Arm("record"), (8.0,), _WITH, _RAW_RECORD),
+    (MNIST, _ONCE, (4.0,), _WITHOUT, _ASKED_ONCE_WIDE),
+    (LINEAR, _ONCE, (4.0,), _WITHOUT, tuple(Tuned(10, *each) for each in ((0.1, 0.5), (0.5, 1.0), (0.03, 0.5)))),
+)
+"""Other inputs and models that were tried, and that no page uses."""
+
+
+def _named(grids: Sequence[Grid]) -> Tried:
+    arms = [
+        (world, arm.changed(epsilon=epsilon, transform=layer), tried)
+        for world, arm, epsilons, layers, tried in grids
+        for epsilon in epsilons
+        for layer in layers
+    ]
+    return {_title(world, arm): (world, arm, tried) for world, arm, tried in arms}
+
+
+TRIED: Final = _named([*GRIDS, *DROPPED])
+"""The first of each is the one that the pages use, but for those that were dropped."""
+
+
+_UNUSED: Final = frozenset(_named(DROPPED))
 
 
 def make(bench: Bench) -> list[Part]:
@@ -184,22 +194,18 @@ def make(bench: Bench) -> list[Part]:
 
 def _table(bench: Bench, name: str, world: World, arm: Arm, tried: Sequence[Tuned]) -> Results:
     bench.console.print(f"  {described(arm)}", style="dim")
-    names = [field.name for field in fields(Tuned)]
+    columns = [field.name for field in fields(Tuned)]
     found = {each: validate(bench, world, arm, each) for each in tried}
     rows = [
         [
-            *(f"{getattr(each, name):g}" for name in names),
+            *(f"{getattr(each, column):g}" for column in columns),
             f"{cell['own']:.4f}",
             f"{cell['whole']:.4f}",
-            _used(each, tried),
+            "used" if each == tried[0] and name not in _UNUSED else "",
         ]
         for each, cell in found.items()
     ]
-    return Results(name, [*names, "(a) own", "(b) whole", ""], rows)
-
-
-def _used(each: Tuned, tried: Sequence[Tuned]) -> str:
-    return "used" if each == tried[0] else ""
+    return Results(name, [*columns, "(a) own", "(b) whole", ""], rows)
 
 
 REPRODUCTION: Final = Reproduction(
