@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tacit.experiments.build import _keeping, build_method, build_privacy
 from tacit.experiments.papers import privatefl as pages
+from tacit.experiments.papers import privatefl_table_pages as table_pages
 from tacit.experiments.papers.privatefl_cell import ALONE, HEAD, measure
 from tacit.experiments.papers.privatefl_figures import FIGURES, Figure, Series, View, make
 from tacit.experiments.papers.privatefl_recipe import LAYER, Arm, Tuned, World, experiment
@@ -93,3 +94,17 @@ def test_the_verdict_credits_the_federation_only_beyond_training_alone(alone: fl
     rows = [Row(line, [{"own": own, "whole": 0.8}]) for own in (0.8, 0.9)]
     other = [Row(replace(line, arm=ALONE), [{"own": own, "whole": 0.1}]) for own in (alone, 0.6)]
     assert said in pages.verdict(rows, other)
+
+
+@pytest.mark.parametrize(("alone", "said"), [(0.95, "No row"), (0.85, "1 of 2"), (0.75, "Every row")])
+def test_a_table_says_how_many_rows_are_above_training_alone(alone: float, said: str) -> None:
+    lines = [Line(f"{own}", SMALL, Arm("central", transform=LAYER), QUICK) for own in (0.8, 0.9)]
+    rows = [Row(line, [{"own": own}]) for line, own in zip(lines, (0.8, 0.9), strict=True)]
+    (baseline,) = table_pages.baselines(lines[:1])
+    assert baseline.name == "(c) training alone"
+    assert said in table_pages.verdict(rows, [Row(baseline, [{"own": alone}])])
+
+
+def test_tables_over_worlds_have_training_alone_in_each_of_them() -> None:
+    lines = [line for table in TABLES["table-9"][:1] for line in table.lines]
+    assert len(table_pages.baselines(lines)) == len({line.name.partition(",")[0] for line in lines}) == 5

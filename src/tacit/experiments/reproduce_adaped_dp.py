@@ -88,8 +88,8 @@ def make(bench: Bench) -> list[Part]:
 
 
 def _asked(bench: Bench, name: str) -> bool:
-    """Fine-tuning trains everybody in every round, and sums stand between the other two: only with --full."""
-    return bench.full or not name.endswith(("fine-tuned", "sum seen"))
+    """Fine-tuning trains everybody in every round: only with --full."""
+    return bench.full or not name.endswith("fine-tuned")
 
 
 def _mean(found: Found) -> float:

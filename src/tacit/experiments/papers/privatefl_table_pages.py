@@ -34,7 +34,10 @@ def baselines(lines: Sequence[Line]) -> list[Line]:
     several = len(first) > 1
     return [
         Line(
-            "(c) training alone" + f": {line.name.partition(',')[0]}" * several, line.world, ALONE, OWN[line.world.name]
+            "(c) training alone" + f": {line.name.partition(',')[0]}" * several,
+            line.world,
+            ALONE,
+            OWN.get(line.world.name, line.tuned),
         )
         for line in first
     ]
@@ -45,17 +48,12 @@ def verdict(rows: Sequence[Row], alone: Sequence[Row]) -> str:
     reached = {id(row): next(a.mean("own") for a in alone if a.line.world == row.line.world) for row in rows}
     layered = [row for row in rows if row.line.arm.transform is not None]
     above = [row for row in layered if row.mean("own") > reached[id(row)]]
+    told = "what the transform gains in (a) is personalization, which a client has without any federation."
     if not above:
-        return (
-            f"Training alone is above every one of the {len(layered)} rows with a transform: what the transform gains "
-            "in (a) is personalization, which a client has without any federation."
-        )
+        return f"No row with a transform is above training alone: {told}"
     if len(above) == len(layered):
-        return "Every row with a transform is above training alone: there the federation adds to personalization."
-    return (
-        f"{len(above)} of the {len(layered)} rows with a transform are above training alone; in the others what it "
-        "gains in (a) is personalization, which a client has without any federation."
-    )
+        return "Every row with a transform is above training alone: the federation adds to personalization."
+    return f"Rows with a transform that are above training alone: {len(above)} of {len(layered)}. In the others {told}"
 
 
 PAGES: Final = {
