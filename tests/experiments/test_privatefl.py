@@ -108,3 +108,10 @@ def test_a_table_says_how_many_rows_are_above_training_alone(alone: float, said:
 def test_tables_over_worlds_have_training_alone_in_each_of_them() -> None:
     lines = [line for table in TABLES["table-9"][:1] for line in table.lines]
     assert len(table_pages.baselines(lines)) == len({line.name.partition(",")[0] for line in lines}) == 5
+
+
+def test_the_overview_runs_nothing_and_says_so(bench: Bench) -> None:
+    overview = find("privatefl").make(bench)
+    tables = [part for part in overview if isinstance(part, Results)]
+    assert [table.title for table in tables] == ["Client-level", "Record-level"]
+    assert {row[1] for table in tables for row in table.rows} == {"not run"}

@@ -37,6 +37,7 @@ REGISTRY: Final[dict[str, str]] = {
     "fedhdp/writers": "tacit.experiments.papers.fedhdp:WRITERS_PAGE",
     "fedhdp/writers-cnn": "tacit.experiments.papers.fedhdp:WRITERS_CNN_PAGE",
     "fedhdp/incentive": "tacit.experiments.papers.fedhdp_incentive",
+    "privatefl": "tacit.experiments.papers.privatefl_overview",
     "privatefl/selection": "tacit.experiments.papers.privatefl_tuned",
     "privatefl/cifar10-clip": "tacit.experiments.papers.privatefl:CLIP_PAGE",
     "privatefl/mnist": "tacit.experiments.papers.privatefl:MNIST_PAGE",
