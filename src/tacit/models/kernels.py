@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from tacit.models import winograd
 from tacit.models.batched import Choice, Dims, Return, batched_first, pair
 from tacit.models.patches import Convolution
 
@@ -50,7 +51,10 @@ def conv2d(
     plain = not isinstance(padding, str) and pair(dilation) == (1, 1) and groups == 1 and x.dim() == 4
     if not plain or not x.is_cpu or weight[0].numel() > _WIDE:
         return None
-    out: Tensor = Convolution.apply(x, weight, pair(stride), pair(padding))
+    if winograd.fits(x, weight, pair(stride), pair(padding)):
+        out = winograd.conv2d(x, weight, pair(padding))
+    else:
+        out = Convolution.apply(x, weight, pair(stride), pair(padding))
     return out if bias is None else out + bias.view(-1, 1, 1)
 
 
