@@ -19,6 +19,11 @@ def batched_first(leaf: Tensor, at: int | None, info: Any) -> Tensor:
     return leaf.expand(info.batch_size, *leaf.shape) if at is None else leaf.movedim(at, 0)
 
 
+def images_last(x: Tensor) -> Tensor:
+    """[clients, images, channels, height, width] as [clients, channels, height, width, images], unbroken."""
+    return x.permute(0, 2, 3, 4, 1).contiguous()
+
+
 class Choice(Function):
     """Its first output has numbers of its input, the others say which they were."""
 

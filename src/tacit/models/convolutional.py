@@ -65,7 +65,7 @@ class TwoConvCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], *self.image)
-        x = max_pool2d(self.conv2(self.conv1(x).relu()), 2).relu()
+        x = _pooled(self.conv2, self.conv1(x).relu()).relu()
         return self.head(self.linear(x.flatten(1).contiguous()).relu())
 
 

@@ -9,7 +9,7 @@ The reference is torch's own max_pool2d(conv2d(x)); a test holds them together.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -18,21 +18,33 @@ from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.functional import max_pool2d as torch_max_pool2d
 from torch.nn.functional import pad
 
+from tacit.models import winograd
 from tacit.models.batched import Choice, Dims, Return, batched_first
 from tacit.models.kernels import conv2d
+
+_FEW: Final = 256  # numbers in a filter; for larger ones the multiplications take the time
 
 
 def conv_max_pool2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """max_pool2d(conv2d(x, weight, bias), 2): images [n, channels, height, width], filters [outputs, channels, k, k].
 
-    Filters of even size and places that windows of 2 x 2 do not tile are left to torch.
+    Filters of even size and places that windows of 2 x 2 do not tile are left to torch. Where places of a window are
+    equal but for rounding, any of them may get the gradient.
     """
+    if winograd.fits(x, weight, (1, 1), (0, 0)):
+        return _spread(_Largest.apply(winograd.tiles(x, weight))[0]) + bias.view(-1, 1, 1)
     side = weight.shape[-1]
     tiled = weight.shape[-2] == side and side % 2 == 1 and all((n - side + 1) % 2 == 0 for n in x.shape[-2:])
-    wide = conv2d(x, _Shifts.apply(weight), stride=2) if tiled else None
+    wide = conv2d(x, _Shifts.apply(weight), stride=2) if tiled and weight[0].numel() <= _FEW else None
     if wide is None:
         return torch_max_pool2d(torch_conv2d(x, weight, bias), 2)
     return _Largest.apply(wide)[0] + bias.view(-1, 1, 1)
+
+
+def _spread(quarters: Tensor) -> Tensor:
+    """[images, 4 outputs, rows, columns] -> [images, outputs, 2 rows, 2 columns]: what is left of a tile is 2 x 2."""
+    split = quarters.movedim(-4, -1).unflatten(-4, (2, 2, -1))  # images last both ways, so that nothing is copied twice
+    return split.movedim((-1, -4, -3, -6, -2, -5), tuple(range(-6, 0))).flatten(-2).flatten(-3, -2)
 
 
 class _Shifts(Function):
@@ -94,7 +106,7 @@ class _Back(Return):
     def forward(gradient: Tensor, second: Tensor, of_first: Tensor, of_second: Tensor) -> Tensor:
         """[..., images, outputs, height, width], made with images last."""
         gradient, second, of_first, of_second = (
-            leaf.movedim(-4, -1) for leaf in (gradient, second, of_first, of_second)
+            leaf.movedim(-4, -1).contiguous() for leaf in (gradient, second, of_first, of_second)
         )
         lower = gradient * second
         upper = gradient - lower
