@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from tacit.engine.assemble import Privacy
-from tacit.engine.record import record
+from tacit.engine.record import _agree, _close, record
 from tacit.methods import AdaPeD, Ditto, FedAvg
 from tacit.privacy.clip import clip
 from tacit.privacy.levels import Level
@@ -111,6 +112,31 @@ def test_a_program_that_asks_for_a_value_is_not_recorded() -> None:
 
 def test_a_program_that_hides_a_value_is_found_out() -> None:
     assert record(lambda x: x + torch.from_numpy(x.detach().numpy().copy()), numbers(3)) is None
+
+
+def _logistic(x: Tensor, rate: float = 3.9) -> Tensor:
+    for _ in range(22):  # roundings grow some ten thousand times
+        x = rate * (x - x * x)
+    return x
+
+
+def test_a_program_that_roundings_tip_over_is_no_reason_to_refuse_it() -> None:
+    def other_order(x: Tensor) -> Tensor:
+        for _ in range(22):
+            x = 3.9 * x * (1 - x)
+        return x
+
+    inputs = (torch.rand(1000, generator=torch.Generator().manual_seed(0)),)
+    assert not _close(_logistic(*inputs), other_order(*inputs))
+    assert _agree(_logistic, other_order, inputs)
+    assert not _agree(_logistic, lambda x: _logistic(x, 3.8), inputs)
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 2e-3), (torch.float64, 1e-8)])
+def test_a_steady_program_is_held_to_rounding(dtype: torch.dtype, off: float) -> None:
+    inputs = (torch.ones(10, dtype=dtype),)
+    assert _agree(torch.exp, torch.exp, inputs)
+    assert not _agree(torch.exp, lambda x: torch.exp(x) * (1 + off), inputs)
 
 
 def test_clients_of_unequal_size_are_filled_up_without_a_trace() -> None:
