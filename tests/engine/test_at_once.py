@@ -1,4 +1,4 @@
-"""Small operations of a recorded program: done for all steps at once, on rows copied once, and exact where steps pad."""
+"""Small operations of a recorded program: for all steps at once, on rows copied once, and exact where steps pad."""
 
 from collections import Counter
 from collections.abc import Callable
