@@ -1,5 +1,6 @@
 """How a cohort is cut into chunks, and whether a chunk's program is worth recording: from public facts alone."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from tacit.engine.chunk import Shape
+from tacit.engine.menu import Costs, Menu, Size, menu
 from tacit.federation.cohort import FixedSteps, Shuffled
 from tacit.privacy.sampling import BatchRule
 
@@ -15,7 +17,6 @@ _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
 _CACHE_NUMBERS = 2**21  # the same for a recorded program, which is fastest while all of it stays in a core's cache
 _MOST_STEPS = 128  # a recorded program is as long as its steps are many
 _FEWEST, _MOST = 4, 25  # clients of a recorded program
-_FEWEST_LONG, _CLIENT_STEPS = 2, 150  # where clients are unequal: fewer that take long, so that little is padded
 _FEW_LENGTHS = 8
 _ROUNDED = sorted({n << k for n in (4, 5, 6, 7) for k in range(40)} | {0, 1, 2, 3})  # .., 8, 10, 12, 14, 16, 20, ..
 _WORTH_ROUNDS = 20  # rounds that pay for recording one program
@@ -51,22 +52,41 @@ class Chunking:
         return self.recorded and self.steps[clients].max() <= _MOST_STEPS
 
     def split(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
-        """Clients with like numbers of steps together, so that little is padded; the longest first."""
+        """Clients with like numbers of steps together, so that little is padded; what takes longest first."""
         ordered = cohort[np.argsort(-self.steps[cohort], kind="stable")]
-        while len(ordered):
-            several = self._several(int(self.steps[ordered[0]]), len(cohort))
-            yield ordered[:several]
-            ordered = ordered[several:]
+        plain = int((self.steps[ordered] > _MOST_STEPS).sum()) if self.recorded else len(ordered)
+        yield from _pieces(ordered[:plain], itertools.repeat(self._plain(len(cohort))))
+        yield from self._by_program(ordered[plain:])
 
     def shape(self, clients: np.ndarray) -> Shape:
         """Of the recorded program for these clients: a little larger than they are, so that there are few programs."""
-        steps = self.steps[clients]
-        most, least = self._length(int(steps.max())), int(steps.min()) if self.alike else 0
-        if len(self._lengths) > _FEW_LENGTHS // 2:  # many lengths: full or not, nothing between
-            full = most if least == most else 0
-        else:
-            full = max((n for n in self._lengths if n <= least), default=0)
-        return Shape(self._several(int(steps.max()), len(clients)), most, full, self._own(most))
+        size, least = self._size(clients), int(self.steps[clients].min()) if self.alike else 0
+        few = len(self._lengths) <= _FEW_LENGTHS // 2  # else there are many programs as it is
+        full = max((n for n in self._lengths if n <= least), default=0) if few else 0
+        return Shape(size.clients, size.steps, full, self._own(size.steps))
+
+    def _by_program(self, ordered: np.ndarray) -> Iterator[np.ndarray]:
+        if not self._varied:
+            return _pieces(ordered, itertools.repeat(self.chunk or self._fitting))
+        chunks = _pieces(ordered, iter(self._menu.cut(self.steps[ordered])))
+        return iter(sorted(chunks, key=lambda chunk: -Costs(self.params).of(self._size(chunk))))
+
+    def _size(self, clients: np.ndarray) -> Size:
+        steps = int(self.steps[clients].max())
+        if self._varied:
+            return self._menu.size(len(clients), steps)
+        return Size(self.chunk or self._fitting, self._length(steps))
+
+    @property
+    def _varied(self) -> bool:
+        """Whether programs have as many clients as suits their length."""
+        return self.chunk is None and len(self._lengths) > 1
+
+    @cached_property
+    def _menu(self) -> Menu:
+        lengths = [n for n in self._lengths if n <= _MOST_STEPS]
+        population = self.steps[self.steps <= _MOST_STEPS]
+        return menu(lengths, self._fitting, self.params, population, max(1, round(self.asked)), self.rounds)
 
     def _own(self, steps: int) -> int:
         """No fewer rows than anybody has who takes at most so many steps."""
@@ -83,18 +103,21 @@ class Chunking:
             found = np.unique([min(next(n for n in _ROUNDED if n >= steps), found[-1]) for steps in found])
         return tuple(int(n) for n in found)
 
-    def _several(self, steps: int, cohort: int) -> int:
-        """Clients of the chunk whose longest takes so many steps.
+    def _plain(self, cohort: int) -> int:
+        """Clients of a chunk whose program is not recorded: as many as memory likes, two chunks a worker."""
+        return self.chunk or max(1, min(_CHUNK_NUMBERS // self.params, -(-cohort // (2 * self.workers))))
 
-        A recorded program has a fixed number of clients; else as many as memory likes, two chunks a worker.
-        """
-        if self.chunk:
-            return self.chunk
-        if not self.recorded or steps > _MOST_STEPS:
-            return max(1, min(_CHUNK_NUMBERS // self.params, -(-cohort // (2 * self.workers))))
+    @cached_property
+    def _fitting(self) -> int:
+        """The most clients of a recorded program."""
         fitting = max(_FEWEST, min(_MOST, _CACHE_NUMBERS // self.params))
         if self.asked < self.workers * fitting:  # something for every worker, and little that only fills
             fitting = min(fitting, max(2, math.ceil(self.asked / (2 * self.workers))))
-        if len(self._lengths) == 1:
-            return fitting
-        return min(fitting, max(_FEWEST_LONG, _CLIENT_STEPS // max(1, self._length(steps))))
+        return fitting
+
+
+def _pieces(ordered: np.ndarray, sizes: Iterator[int]) -> Iterator[np.ndarray]:
+    while len(ordered):
+        several = next(sizes)
+        yield ordered[:several]
+        ordered = ordered[several:]

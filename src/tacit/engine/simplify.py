@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from tacit.engine.at_once import at_once
 from tacit.engine.dead_steps import dead_steps
+from tacit.engine.gathers import gathers
 from tacit.engine.spans import spans
 from tacit.engine.square_sums import given, square_sums
 
@@ -34,6 +36,8 @@ def simplify(graph: GraphModule) -> GraphModule:
     _drop_unused(graph)
     _keep_constants(graph)
     _drop_times_one(graph)
+    at_once(graph)
+    _drop_unused(graph)
     _one_node_a_view(graph)
     _share(graph)
     _drop_unused(graph)
@@ -42,7 +46,9 @@ def simplify(graph: GraphModule) -> GraphModule:
     spans(graph)
     dead_steps(graph)
     square_sums(graph)
+    gathers(graph)
     _zeros(graph)
+    _share(graph)
     _drop_unused(graph)
     _in_place(graph)
     graph.recompile()

@@ -27,7 +27,7 @@ aten = torch.ops.aten
 _PRODUCTS = (aten.bmm.default, aten.baddbmm.default)
 _VIEWS = (aten.as_strided.default, aten.view.default, aten.expand.default, aten.transpose.int, aten.permute.default)
 _FEWEST = 4  # fewer products do not pay for B B'
-_PASSES = 2  # what a wide product costs against its multiplications: it also goes through all the weights in memory
+_PASSES = 1.25  # what a wide product costs against its multiplications: it also goes through all weights in memory
 
 
 @dataclass(frozen=True)
