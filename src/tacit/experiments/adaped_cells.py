@@ -108,12 +108,14 @@ SETTINGS: Final[Mapping[str, Mapping[str, Setting]]] = {
         "Federated ML": _KEPT,
         "local": Setting(0.05),
     },
+    EVERYBODY.name: {"AdaPeD": Setting(0.1, warm=0.9)},
 }
-"""Chosen on validation rows (`adaped/selection`), or the paper's own; a rate of .1 for those that are not named."""
+"""By data, or by column where that has settings of its own. Chosen on validation rows (`adaped/selection`), or the paper's own; a rate of .1 for those that are not named."""
 
 
 def setting_of(world: World, name: str) -> Setting:
-    return SETTINGS[world.data].get(name, Setting(0.1))
+    own = SETTINGS.get(world.name, {})
+    return own.get(name) or SETTINGS[world.data].get(name, Setting(0.1))
 
 
 def sized(world: World, full: bool) -> World:

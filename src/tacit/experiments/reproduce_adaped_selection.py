@@ -1,10 +1,12 @@
 """Settings of AdaPeD's comparison beside others, on a fifth of every client's training rows."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tacit import methods as m
 from tacit.experiments.adaped_cells import (
+    EVERYBODY,
     METHODS,
     MNIST,
     WRITERS_33,
@@ -55,6 +57,8 @@ TRIED: Final[Mapping[str, Mapping[str, Sequence[Setting]]]] = {
         "AdaPeD, eq. (65) for mu": [_S(0.1, 0.5)],
         "Federated ML": [_S(0.1, 0.5), _S(0.1, 0.8, 0.03), _S(0.1, 0.5, 0.05), _S(0.1, 0.65, 0.05)],
     },
+    "everybody, 60 rounds": {"AdaPeD": [_S(0.1, 0.5, 0.05), _S(0.1, 0.8, 0.05)]},
+    "everybody, 120 rounds": {"AdaPeD": [_S(0.1, 0.9), _S(0.1, 0.9, 0.05)]},
 }
 """Rates are of the paper's list (.2 .15 .125 .1 .075 .05), but for the own models' small ones."""
 
@@ -73,12 +77,13 @@ def make(bench: Bench) -> list[Part]:
 
 
 def _tables(bench: Bench) -> list[Part]:
-    return [_table(bench, world) for world in (WRITERS_33, MNIST)]
+    worlds = (WRITERS_33, MNIST, *(replace(EVERYBODY, epochs=epochs) for epochs in (10, 20)))
+    return [_table(bench, world, tried) for world, tried in zip(worlds, TRIED.values(), strict=True)]
 
 
-def _table(bench: Bench, world: World) -> Results:
+def _table(bench: Bench, world: World, tried: Mapping[str, Sequence[Setting]]) -> Results:
     rows = []
-    for name, setting in [(name, each) for name, several in TRIED[world.data].items() for each in several]:
+    for name, setting in [(name, each) for name, several in tried.items() for each in several]:
         cell = validation(bench, world, name, setting)
         used = "used" if name in METHODS and setting == setting_of(world, name) else ""
         figures = (f"{cell[which]:.2f}" for which in ("personal", "worst", "shared"))
