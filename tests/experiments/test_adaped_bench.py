@@ -17,7 +17,7 @@ from tacit.experiments import (
     reproduce_adaped_dp,
     reproduce_adaped_selection,
 )
-from tacit.experiments.adaped_cells import MNIST, WRITERS_15, WRITERS_33, Setting, setting_of, validated
+from tacit.experiments.adaped_cells import EVERYBODY, MNIST, WRITERS_15, WRITERS_33, Setting, setting_of, validated
 from tacit.experiments.reproduce_page import Page, Results, embed
 from tests.worlds import ragged
 
@@ -84,10 +84,10 @@ def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: repr
 
 def test_the_selection_page_marks_the_setting_that_table_1_uses(bench: reproduce.Bench) -> None:
     tables = [part for part in reproduce_adaped_selection.make(bench) if isinstance(part, Results)]
-    for part, world in zip(tables, (WRITERS_33, MNIST), strict=True):
+    for part, world in zip(tables, (WRITERS_33, MNIST, EVERYBODY, EVERYBODY), strict=True):
         used = {row[0]: float(row[1]) for row in part.rows if row[-1] == "used"}
         assert used == {name: setting_of(world, name).lr for name in used}
-        assert "AdaPeD" in used
+        assert "AdaPeD" in used or "60 rounds" in part.title
 
 
 def test_three_columns_always_and_a_random_start_of_adaped_in_the_whole_table(bench: reproduce.Bench) -> None:
@@ -133,6 +133,7 @@ def test_the_how_to_page_is_filled_with_what_was_measured(bench: reproduce.Bench
     assert text.count("<!-- end -->") == 2
 
 
-def test_full_participation_names_both_methods(bench: reproduce.Bench) -> None:
-    rows = reproduce_adaped.make_everybody(bench)[0].rows  # pyright: ignore[reportAttributeAccessIssue]
-    assert [row[0] for row in rows] == ["AdaPeD", "FedEM"]
+@pytest.mark.parametrize(("full", "methods"), [(False, ["AdaPeD"]), (True, ["AdaPeD", "FedEM"])])
+def test_full_participation_names_its_methods(bench: reproduce.Bench, full: bool, methods: list[str]) -> None:
+    rows = reproduce_adaped.make_everybody(replace(bench, full=full))[0].rows  # pyright: ignore[reportAttributeAccessIssue]
+    assert [row[0] for row in rows] == methods

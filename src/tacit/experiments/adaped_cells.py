@@ -110,7 +110,9 @@ SETTINGS: Final[Mapping[str, Mapping[str, Setting]]] = {
     },
     EVERYBODY.name: {"AdaPeD": Setting(0.1, warm=0.9)},
 }
-"""By data, or by column where that has settings of its own. Chosen on validation rows (`adaped/selection`), or the paper's own; a rate of .1 for those that are not named."""
+"""By data, or by column where that has settings of its own.
+
+Chosen on validation rows (`adaped/selection`), or the paper's own; a rate of .1 for those that are not named."""
 
 
 def setting_of(world: World, name: str) -> Setting:

@@ -135,8 +135,8 @@ def _reached(found: list[float], bar: float) -> str:
 
 TAU_TEXT: Final = "10 steps of 20 rows"
 _EVERYBODY: Final = """AdaPeD starts from what FedAvg found in 90% of the rounds, as chosen on validation rows
-([what was tried](adaped-selection.md)). A start of 50% had been seen on test rows before: 98.94 after 60 rounds and 98.64
-after 120. With everybody asked in every round psi falls to its floor, the others' outputs then weigh as much as a
+([what was tried](adaped-selection.md)). A start of 50% had been seen on test rows before: 98.94 after 60 rounds and
+98.64 after 120. With everybody asked in every round psi falls to its floor, the others' outputs then weigh as much as a
 client's own labels, and at a rate of .1 some clients' models suffer: longer personal training made it worse."""
 _WHAT: Final = """**Setting.** A 5-layer CNN (conv 5x5x6, 5x5x16, linear 256-120-84-10), 10 local steps a round, 6
 rounds an epoch, rate x .99 an epoch, weight decay 1e-4; pixels less .1307, over .3081. MNIST: 50 clients of three
