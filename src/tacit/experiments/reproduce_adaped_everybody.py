@@ -7,7 +7,7 @@ from tacit.experiments.reproduce_adaped import make_everybody
 
 REPRODUCTION: Final = Reproduction(
     name="adaped/everybody",
-    title="AdaPeD and FedEM with every client in every round",
+    title="AdaPeD with every client in every round",
     paper="A generative framework (paper 4), Section 4, comparison with FedEM.",
     make=make_everybody,
     seeds=3,
