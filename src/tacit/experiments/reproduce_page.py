@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tacit.engine.checkpoint import storage
 from tacit.experiments.axes import DASHES, Style, dress
@@ -51,6 +51,9 @@ class Panel:
     log: Literal["", "x", "y", "xy"] = ""
 
 
+_ACROSS: Final = 3  # panels in a row; more of them go two by two
+
+
 @dataclass(frozen=True)
 class Picture:
     """Panels side by side in one image, or any figure that was drawn elsewhere."""
@@ -65,9 +68,11 @@ class Picture:
 
         if self.figure is not None:
             return self.figure
-        whole = Figure(figsize=(6.8 * len(self.panels), 3.6), layout="constrained", facecolor="white")
-        for axes, panel in zip(whole.subplots(1, len(self.panels), squeeze=False)[0], self.panels, strict=True):
-            _draw(axes, panel)
+        columns = len(self.panels) if len(self.panels) <= _ACROSS else 2
+        rows = -(-len(self.panels) // columns)
+        whole = Figure(figsize=(6.8 * columns, 3.6 * rows), layout="constrained", facecolor="white")
+        for at, panel in enumerate(self.panels, start=1):
+            _draw(whole.add_subplot(rows, columns, at), panel)
         return whole
 
 
