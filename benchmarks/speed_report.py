@@ -229,9 +229,10 @@ Operations are those of the plain algorithm: two for each weight and each place 
 the gradient of the weights, and for the gradient of the inputs except in the first layer (e: without the extra work of
 norms by example). Bytes are what must come from memory whatever is kept in cache: each example once, each client's
 models once in and once out. What stands between Tacit and the roofline: products of small matrices (ten rows) reach
-less than a large one; patches of a convolution are written and read (b, c); element-wise work, pooling, batches and
-clipping make passes that the count leaves out. A share may be above what an operation count suggests, because the first
-layer's steps are done on shares of examples, with a quarter of the multiplications."""
+less than a large one; patches and tiles of a convolution are written and read (b, c); element-wise work, pooling,
+batches and clipping make passes that the count leaves out. A share may be above what an operation count suggests: the
+first linear layer's steps are done on shares of examples (a, d1) and c's second convolution by Winograd's method, each
+with a quarter of the multiplications. So c could be below its roofline; its transforms take as long as its products."""
 
 
 def as_json(timings: Timings, rates: Rates, run: Run) -> dict[str, Any]:
