@@ -59,3 +59,18 @@ def test_a_stream_depends_on_its_key_alone() -> None:
     assert np.array_equal(first, rng.generator(1, "x", 2, 3).normal(size=5))
     calls = [rng.stream(rng.key(1, "x"), call).normal(size=2000) for call in range(2)]
     assert abs(float(np.dot(calls[0], calls[1]))) / 2000 < 0.1
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**31), st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=4))
+def test_keys_of_many_clients_are_the_keys_of_each(seed: int, round: int, clients: list[int]) -> None:
+    keys = rng.keys(seed, "a", round, clients)
+    assert [tuple(words) for words in keys.tolist()] == [rng.key(seed, "a", round, client) for client in clients]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**31), st.integers(0, 10**6), st.integers(0, 5), st.integers(0, 40))
+def test_uniforms_are_the_first_numbers_of_their_stream(seed: int, client: int, epochs: int, n: int) -> None:
+    rng.uniforms((3,), seed, "others")
+    drawn = rng.uniforms((epochs, n), seed, "a", 7, client)
+    assert np.array_equal(drawn, rng.generator(seed, "a", 7, client).random((epochs, n)))

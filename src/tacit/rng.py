@@ -5,18 +5,37 @@ threads, or the order in which clients run. Distinct keys give independent strea
 """
 
 import hashlib
+from collections.abc import Iterable
+from threading import local
 from typing import Final
 
 import numpy as np
 
 KEY_WORDS: Final = 2
+_DIGEST: Final = 8 * KEY_WORDS  # bytes
+_NOTHING: Final = np.zeros(4, np.uint64)
 
 
 def key(seed: int, purpose: str, *parts: int) -> tuple[int, int]:
     """A 128-bit key, as two signed 64-bit words so that it fits in an integer tensor."""
-    text = "/".join([str(seed), purpose, *map(str, parts)])
-    words = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), dtype=np.int64)
+    words = np.frombuffer(_digest(seed, purpose, *parts), dtype=np.int64)
     return int(words[0]), int(words[1])
+
+
+def keys(seed: int, purpose: str, round: int, clients: Iterable[int]) -> np.ndarray:
+    """`key(seed, purpose, round, client)` of each client [clients, 2]."""
+    begun = hashlib.blake2b(f"{seed}/{purpose}/{round}/".encode(), digest_size=_DIGEST)
+    digests = []
+    for client in clients:
+        one = begun.copy()
+        one.update(str(client).encode())
+        digests.append(one.digest())
+    return np.frombuffer(b"".join(digests), np.int64).reshape(-1, KEY_WORDS)
+
+
+def _digest(seed: int, purpose: str, *parts: int) -> bytes:
+    text = "/".join([str(seed), purpose, *map(str, parts)])
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST).digest()
 
 
 def stream(words: tuple[int, int], call: int = 0) -> np.random.Generator:
@@ -27,3 +46,26 @@ def stream(words: tuple[int, int], call: int = 0) -> np.random.Generator:
 
 def generator(seed: int, purpose: str, *parts: int) -> np.random.Generator:
     return stream(key(seed, purpose, *parts))
+
+
+def uniforms(shape: tuple[int, ...], seed: int, purpose: str, *parts: int) -> np.ndarray:
+    """The first numbers of `generator(seed, purpose, *parts)`, uniform in [0, 1), in a tenth of its time.
+
+    A new generator asks the operating system for a seed that it then does not use; a thread's own is taken back to the
+    start of a stream instead.
+    """
+    if not hasattr(_own, "draw"):
+        _own.draw = np.random.Generator(np.random.Philox(key=0))
+    words = np.frombuffer(_digest(seed, purpose, *parts), np.uint64)
+    _own.draw.bit_generator.state = {
+        "bit_generator": "Philox",
+        "state": {"counter": _NOTHING, "key": words},
+        "buffer": _NOTHING,
+        "buffer_pos": len(_NOTHING),
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    return _own.draw.random(shape)
+
+
+_own = local()

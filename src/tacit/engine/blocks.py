@@ -100,9 +100,27 @@ class Blocks:
 
     def picked(self, rows: Rows, of: Node) -> Node:
         picks, at = self._together(rows.picks)
-        shape = (*shape_of(picks), shape_of(of)[2])
-        make = lambda: self.call(aten.index.Tensor, of, [rows.clients, picks], like=of, shape=shape)  # noqa: E731
-        return self._part(self._once("picked", (picks, of), make), 1, at)
+        return self._part(self._once("picked", (picks, of), lambda: self._taken(picks, of)), 1, at)
+
+    def _taken(self, picks: Node, of: Node) -> Node:
+        """Rows of [clients, n, outputs], each client's own: whole rows are copied faster than numbers one by one."""
+        clients, several, outputs = shape_of(of)
+        every = shape_of(picks)[1]
+        places = self._once("places", (picks, several), lambda: self._places(picks, several))
+        flat = self.call(
+            aten.view.default, of, [clients * several, outputs], like=of, shape=(clients * several, outputs)
+        )
+        taken = self.call(aten.index_select.default, flat, 0, places, like=of, shape=(clients * every, outputs))
+        shape = (clients, every, outputs)
+        return self.call(aten.view.default, taken, list(shape), like=of, shape=shape)
+
+    def _places(self, picks: Node, several: int) -> Node:
+        """Row numbers of each client as places among all clients' rows."""
+        clients, every = shape_of(picks)
+        begin = self.call(aten.arange.start_step, 0, clients * several, several, like=picks, shape=(clients,))
+        column = self.call(aten.unsqueeze.default, begin, 1, like=picks, shape=(clients, 1))
+        places = self.call(aten.add.Tensor, picks, column, like=picks)
+        return self.call(aten.view.default, places, [-1], like=picks, shape=(clients * every,))
 
     def _together(self, picks: Node) -> tuple[Node, slice]:
         """All steps' row numbers side by side [clients, steps x batch], and which of them are these."""

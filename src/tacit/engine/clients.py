@@ -168,7 +168,7 @@ class Clients:
             raise TacitError(f"the method made more private queries in a step than the {paid} that were accounted for")
 
     def keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:
-        return torch.tensor([rng.key(self.seed, purpose, round, int(k)) for k in clients], dtype=torch.int64)
+        return torch.from_numpy(rng.keys(self.seed, purpose, round, clients.tolist()).copy())
 
     @property
     def _dtype(self) -> torch.dtype:

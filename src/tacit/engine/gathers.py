@@ -37,6 +37,28 @@ def gathers(graph: GraphModule) -> None:
     for (source, every, block), nodes in found.items():
         if block is None or shape_of(every)[1:].numel() <= shape_of(block)[1]:  # each row once, or so
             _by_rows(graph, source, nodes)
+    for node in [each for each in graph.graph.nodes if each.target is aten.index.Tensor]:
+        _whole_rows(graph, node)
+
+
+def _whole_rows(graph: GraphModule, node: Node) -> None:
+    """Any rows that are fetched of a constant, wherever their numbers come from."""
+    args: Any = node.args
+    source, places = args
+    if len(places) != 1 or not isinstance(places[0], Node) or _source(node) is not source:
+        return
+    numbers = value(places[0])
+    if numbers.dtype != torch.int64 or not numbers.is_contiguous():
+        return
+    several, size = len(value(source)), value(source)[0].numel()
+    rows = numbers.numel()
+    with graph.graph.inserting_before(node):
+        flat = given(graph, aten.view.default, source, [several, size], like=value(source).view(several, size))
+        one = given(graph, aten.view.default, places[0], [rows], like=numbers.view(rows))
+        taken = given(graph, aten.index_select.default, flat, 0, one, like=value(node).view(rows, size))
+        view = given(graph, aten.view.default, taken, list(shape_of(node)), like=value(node))
+    node.replace_all_uses_with(view)
+    graph.graph.erase_node(node)
 
 
 def _source(node: Node) -> Node | None:

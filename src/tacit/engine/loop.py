@@ -201,14 +201,8 @@ class Run:
     def step(self) -> Report:
         """One round: drawn, charged, trained, released; then evaluated and checkpointed if it is time to."""
         began = time.perf_counter()
-        round = self.progress.round
-        with self.clock.section("sampling"):
-            self._settle()
-            asked = self._draw(round)
-            cohort = self._present(round, asked)
-        with self.clock.section("ledger"):
-            self.purse.charge(round, self.plan.accounts(cohort))
-        self.progress = self._release(cohort)
+        with self.engine.workers.undisturbed():
+            asked, cohort = self._round()
         seconds = time.perf_counter() - began
         last = self.progress.round == self.plan.setting.rounds
         scores = self.evaluate() if last or self.progress.round % self.schedule.evaluate_every == 0 else None
@@ -218,6 +212,18 @@ class Run:
         if self.progress.round % self.schedule.checkpoint_every == 0:
             self.save()
         return report
+
+    def _round(self) -> tuple[np.ndarray, np.ndarray]:
+        """Who was asked, and who of them took part in what is now the last round."""
+        round = self.progress.round
+        with self.clock.section("sampling"):
+            self._settle()
+            asked = self._draw(round)
+            cohort = self._present(round, asked)
+        with self.clock.section("ledger"):
+            self.purse.charge(round, self.plan.accounts(cohort))
+        self.progress = self._release(cohort)
+        return asked, cohort
 
     def _report(self, cohort: np.ndarray, asked: int, scores: Scores | None, seconds: float) -> Report:
         bound, weights = (self.progress.public.get(name) for name in ("bound", "merge/weights"))

@@ -63,7 +63,7 @@ class Worker:
     def compute(self, engine: "Lent", given: Broadcast, clients: np.ndarray, state: Tree) -> Computed:
         programs = self._fetched(engine)
         programs.prepare(given, clients, lambda: state)
-        return programs.compute(programs.task, given, clients, state)
+        return programs.compute(programs.task, given, clients, programs.inputs_for(state, clients, given.round))
 
     def _fetched(self, engine: "Lent") -> Vectorised:
         """Once for each engine, and again by a worker that took a dead one's place."""

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from tacit.engine.at_once import at_once
+from tacit.engine.clipped_sums import clipped_sums, is_zero
 from tacit.engine.dead_steps import dead_steps
 from tacit.engine.gathers import gathers
+from tacit.engine.soft_labels import soft_labels
 from tacit.engine.spans import spans
 from tacit.engine.square_sums import given, square_sums
 
@@ -47,6 +49,9 @@ def simplify(graph: GraphModule) -> GraphModule:
     dead_steps(graph)
     square_sums(graph)
     gathers(graph)
+    clipped_sums(graph)
+    _drop_unused(graph)
+    soft_labels(graph)
     _zeros(graph)
     _share(graph)
     _drop_unused(graph)
@@ -208,7 +213,7 @@ def _baddbmm(graph: GraphModule, node: Node, term: Any, product: Any, beta: Any,
 def _zeros(graph: GraphModule) -> None:
     """A choice between something and zero is something with zeros put in."""
     for node in _calls(graph):
-        if node.target is not aten.where.self or not _is_zero(graph, node.args[2]):
+        if node.target is not aten.where.self or not is_zero(graph, node.args[2]):
             continue
         chosen, of, _ = node.args
         if not isinstance(of, Node) or (_shape(of).shape, _shape(of).dtype) != (_shape(node).shape, _shape(node).dtype):
@@ -219,17 +224,12 @@ def _zeros(graph: GraphModule) -> None:
         _replace(graph, node, filled)
 
 
-def _is_zero(graph: GraphModule, node: Any) -> bool:
-    if not isinstance(node, Node) or node.op != "get_attr":
-        return False
-    value = getattr(graph, str(node.target))
-    return value.dim() == 0 and not value.is_complex() and float(value) == 0
-
-
 _IN_PLACE: dict[Any, Any] = {
     aten.baddbmm.default: aten.baddbmm_.default,
     aten.mul.Tensor: aten.mul_.Tensor,
     aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
+    aten.nan_to_num.default: aten.nan_to_num_.default,
+    aten.exp.default: aten.exp_.default,
 }
 
 
@@ -240,7 +240,8 @@ def _in_place(graph: GraphModule) -> None:
         if node.target not in _IN_PLACE:
             continue
         target, *factors = node.args
-        if _free(target, order[node], order) and not any(_base(f) is target for f in factors) and _whole(target, node):
+        base = _base(target)
+        if _free(base, order[node], order) and not any(_base(f) is base for f in factors) and _whole(target, node):
             node.target = _IN_PLACE[node.target]
 
 

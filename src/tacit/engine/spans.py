@@ -80,6 +80,17 @@ def _summed(first: dict[Node, float], second: dict[Node, float], factor: float) 
     return {base: c for base, c in found.items() if c}
 
 
+def _turned(node: Any) -> Node | None:
+    """What a transpose is of, if it is a matrix."""
+    return node.args[0] if isinstance(node, Node) and node.target is aten.t.default else None  # pyright: ignore[reportReturnType]
+
+
+def _in_one(batch: Node) -> bool:
+    """Whether a view makes one matrix of all clients' rows."""
+    of, now = value(batch.args[0]), value(batch)
+    return of.is_contiguous() and now.is_contiguous() and now.shape == (of.shape[:2].numel(), of.shape[2:].numel())
+
+
 @dataclass
 class _Spans:
     blocks: Blocks
@@ -189,6 +200,8 @@ class _Spans:
 
     def _outputs(self, node: Node) -> Node | None:
         """X W_t', with or without something added: rows of what the whole block's outputs are."""
+        if node.target is aten.mm.default:
+            return self._first_outputs(node)
         if node.target not in _PRODUCTS or any(node.kwargs.get(name, 1) != 1 for name in ("beta", "alpha")):
             return None
         *term, batch, weights = node.args
@@ -204,6 +217,17 @@ class _Spans:
             return total
         gram = self.blocks.picked(rows, self.blocks.gram(rows.block))
         return self._added_product(total, gram, form.shares, like=node)
+
+    def _first_outputs(self, node: Node) -> Node | None:
+        """The same before the first step, where all clients have the same weights and a batch is one long matrix."""
+        batch, turned = node.args
+        if not isinstance(batch, Node) or batch.target is not aten.as_strided.default:
+            return None
+        rows, base = self._rows(batch.args[0]), _turned(turned)
+        if rows is None or base is None or not _in_one(batch) or not _fits(base, rows.block):
+            return None
+        outputs = self.blocks.picked(rows, self.blocks.of_block(rows.block, base, len(value(base))))
+        return self.blocks.call(aten.reshape.default, outputs, list(shape_of(node)), like=node)
 
     def _added_product(self, total: Node | None, a: Node, b: Node, like: Node) -> Node:
         if total is None:

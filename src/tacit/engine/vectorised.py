@@ -146,11 +146,10 @@ class Vectorised(Clients):
     def recorded(self) -> bool:
         return self.chunking.recorded
 
-    def compute(self, task: ModuleTask, given: Broadcast, clients: np.ndarray, state: Tree) -> Computed:
-        """A chunk's round, from the states that its clients have; nothing is written."""
-        (view, public, round), inputs = given, self.inputs_for(state, clients, given.round)
-        recorded, now = self.chunking.records(clients), torch.tensor(round)
-        run = self.programs.get(self._key(given, clients)) if recorded else None
+    def compute(self, task: ModuleTask, given: Broadcast, clients: np.ndarray, inputs: Inputs) -> Computed:
+        """A chunk's round, from what its clients have and drew; nothing is written."""
+        view, public, now = given.view, given.public, torch.tensor(given.round)
+        run = self.programs.get(self._key(given, clients)) if self.chunking.records(clients) else None
         if run is not None:
             totals, states, losses = run(view, public, now, self.chunking.shape(clients).fill(inputs))
             return Computed(totals, {}, states, losses)
@@ -180,11 +179,13 @@ class Vectorised(Clients):
         for clients in chunks:
             self.prepare(given, clients, lambda c=clients: self._states(given.view, c, store))
 
-        def chunk(task: ModuleTask, clients: np.ndarray) -> Totals:
-            done = self.compute(task, given, clients, self._states(given.view, clients, store))
+        def chunk(task: ModuleTask, drawn: tuple[np.ndarray, Inputs]) -> Totals:
+            clients, inputs = drawn
+            state = self._states(given.view, clients, store)
+            done = self.compute(task, given, clients, inputs._replace(state=state))
             return self._keep(given.round, store, gathered, clients, done)
 
-        return self.workers.map(chunk, chunks)
+        return self.workers.map(chunk, ((clients, self.inputs_for({}, clients, given.round)) for clients in chunks))
 
     def _keep(self, round: int, store: Store, gathered: Tree, clients: np.ndarray, done: Computed) -> Totals:
         """Writes what a chunk leaves behind; a recorded program's may have rows that only fill it up."""

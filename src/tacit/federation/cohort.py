@@ -6,6 +6,7 @@ A draw depends on (seed, round) and, for rows, on the client: never on which oth
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from tacit.errors import TacitError
 from tacit.federation.checks import at_least, proportion
 from tacit.federation.data import Federation
 from tacit.privacy.sampling import BatchRule
-from tacit.rng import generator
+from tacit.rng import generator, uniforms
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -142,10 +143,18 @@ class Shuffled:
         raise TacitError("no accountant models shuffled batches of records: draw them with PoissonBatches")
 
     def draw(self, seed: int, round: int, client: int, n: int, purpose: str = "batches") -> Rows:
-        order = generator(seed, purpose, round, client).random((self.epochs, n)).argsort(1)
-        places = np.arange(-(-n // self.size) * self.size)
-        mask = np.broadcast_to(places < n, (self.epochs, len(places)))
-        return order[:, places % n].reshape(-1, self.size), mask.reshape(-1, self.size)
+        order = uniforms((self.epochs, n), seed, purpose, round, client).argsort(1)
+        places, mask = _filled_up(n, self.size, self.epochs)
+        return order.take(places, 1).reshape(-1, self.size), mask
+
+
+@lru_cache(maxsize=4096)
+def _filled_up(n: int, size: int, epochs: int) -> Rows:
+    """Places of a pass over n rows in whole batches, from the start again at its end; and which rows are real."""
+    places = np.arange(-(-n // size) * size)
+    mask = np.tile(places < n, epochs).reshape(-1, size)
+    mask.setflags(write=False)
+    return places % n, mask
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,7 @@ class FixedSteps:
     def draw(self, seed: int, round: int, client: int, n: int, purpose: str = "batches") -> Rows:
         width = min(self.size, n)
         passes = -(-self.count * width // n)
-        order = generator(seed, purpose, round, client).random((passes, n)).argsort(1)
+        order = uniforms((passes, n), seed, purpose, round, client).argsort(1)
         rows = order.reshape(-1)[: self.count * width].reshape(self.count, width)
         return rows, np.ones(rows.shape, bool)
 

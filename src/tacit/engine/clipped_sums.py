@@ -1,0 +1,98 @@
+"""The sum of clipped uploads without the clipped uploads: what each is multiplied with goes into the sum's weights.
+
+    sum_k w_k (f_k u_k where finite_k, else 0)    as    (w f) @ u,    with f_k = 0 where not finite_k
+
+so a chunk's updates are passed over once less, and never chosen number by number. Zero times NaN is NaN, so numbers
+that are not finite first become some that are: only a client of factor 0 has any.
+
+A pass over a recorded program (see simplify.py).
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import GraphModule, Node
+
+from tacit.engine.square_sums import given
+
+aten = torch.ops.aten
+
+
+class Clipped(NamedTuple):
+    """finite_k f_k u_k, or zero, for clients k; and the sums over clients that read it."""
+
+    node: Node
+    uploads: Node
+    factor: Node  # [clients, 1, ..]
+    finite: Node  # [clients, 1, ..]
+    sums: list[Node]
+
+
+def clipped_sums(graph: GraphModule) -> None:
+    for node in [each for each in graph.graph.nodes if each.target is aten.where.self]:
+        if found := _clipped(graph, node):
+            _rewrite(graph, found)
+
+
+def _clipped(graph: GraphModule, node: Node) -> Clipped | None:
+    finite, scaled, nothing = node.args
+    if not (is_zero(graph, nothing) and isinstance(scaled, Node) and scaled.target is aten.mul.Tensor):
+        return None
+    uploads, factor = scaled.args
+    if len(scaled.users) > 1 or not all(_of_clients(each, node) for each in (finite, factor)):
+        return None
+    sums = [_sum(user, node) for user in node.users]
+    if not isinstance(uploads, Node) or _val(uploads).shape != _val(node).shape or not all(sums):
+        return None
+    fits = _val(uploads).is_contiguous() and _val(uploads).dtype == _val(node).dtype
+    return Clipped(node, uploads, factor, finite, sums) if fits else None  # pyright: ignore[reportArgumentType]
+
+
+def _val(node: Any) -> torch.Tensor:
+    return node.meta["val"]
+
+
+def _of_clients(node: Any, like: Node) -> bool:
+    """Whether it has one number for each client, which is all the same to its leaves."""
+    several = _val(like).shape
+    return isinstance(node, Node) and _val(node).shape == (several[0], *(1 for _ in several[1:])) and len(several) > 1
+
+
+def _sum(user: Node, of: Node) -> Node | None:
+    """weights [levels, clients] @ what is clipped, as [clients, numbers]."""
+    if user.target is aten.as_strided.default and len(user.users) == 1:
+        view, (user,) = _val(user), user.users
+    else:
+        view = _val(of)
+    flat = (len(_val(of)), _val(of)[0].numel())
+    rows = tuple(view.shape) == flat and view.is_contiguous() and view.storage_offset() == 0
+    whole = user.target is aten.mm.default and isinstance(user.args[0], Node) and user.args[0] is not of
+    return user if rows and whole else None
+
+
+def _rewrite(graph: GraphModule, found: Clipped) -> None:
+    clients = len(_val(found.node))
+    with graph.graph.inserting_before(found.node):
+        kept = given(graph, aten.nan_to_num.default, found.uploads, like=_val(found.uploads))
+        numbers = [clients, _val(kept)[0].numel()]
+        rows = given(graph, aten.view.default, kept, numbers, like=_val(kept).view(numbers))
+        factor, finite = (
+            given(graph, aten.view.default, each, [clients], like=_val(each).reshape(clients))
+            for each in (found.factor, found.finite)
+        )
+        nothing: Any = found.node.args[2]
+        factors = given(graph, aten.where.self, finite, factor, nothing, like=_val(factor))
+    for total in dict.fromkeys(found.sums):
+        weights: Any = total.args[0]
+        with graph.graph.inserting_before(total):
+            scaled = given(graph, aten.mul.Tensor, weights, factors, like=_val(weights))
+            new = given(graph, aten.mm.default, scaled, rows, like=_val(total))
+        total.replace_all_uses_with(new)
+
+
+def is_zero(graph: GraphModule, node: Any) -> bool:
+    """Whether it is the constant 0."""
+    if not isinstance(node, Node) or node.op != "get_attr":
+        return False
+    value = getattr(graph, str(node.target))
+    return value.dim() == 0 and not value.is_complex() and float(value) == 0
