@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from tacit.engine.assemble import Privacy
-from tacit.engine.record import _agree, _close, record
+from tacit.engine.record import _agree, _close, _often, record
 from tacit.methods import AdaPeD, Ditto, FedAvg
 from tacit.privacy.clip import clip
 from tacit.privacy.levels import Level
@@ -130,6 +130,19 @@ def test_a_program_that_roundings_tip_over_is_no_reason_to_refuse_it() -> None:
     assert not _close(_logistic(*inputs), other_order(*inputs))
     assert _agree(_logistic, other_order, inputs)
     assert not _agree(_logistic, lambda x: _logistic(x, 3.8), inputs)
+
+
+def test_a_true_recording_survives_a_chance_and_a_false_one_does_not() -> None:
+    inputs = (torch.rand(10),)
+
+    def tipped(*wrong: int) -> Callable[[Tensor], Tensor]:
+        calls = iter(range(10))
+        return lambda x: x.exp() * (1.01 if next(calls) in wrong else 1.0)
+
+    assert _often(torch.exp, tipped(0), inputs)
+    assert _often(torch.exp, tipped(0, 2, 3), inputs)
+    assert not _often(torch.exp, tipped(0, 1, 2, 4), inputs)
+    assert not _often(torch.exp, tipped(*range(10)), inputs)
 
 
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 2e-3), (torch.float64, 1e-8)])

@@ -2,9 +2,12 @@
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 _TRIM, _MMAP, _ARENAS = -1, -3, -8  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX of malloc.h
+_KEPT: list[int] = []  # the limit, once it is set
 
 
 @cache
@@ -17,7 +20,26 @@ def keep_memory(limit: int = 2**30) -> bool:
     except (OSError, AttributeError):
         return False
     # one arena for all threads: those of other threads are small heaps that are given back all the same
+    _KEPT.append(limit)
     return all(bool(mallopt(*advice)) for advice in ((_MMAP, limit), (_TRIM, 2**31 - 1), (_ARENAS, 1)))
+
+
+@contextmanager
+def apart(size: int = 2**20) -> Iterator[None]:
+    """While this lasts, blocks above `size` bytes come from the system and go back to it, as without `keep_memory`.
+
+    For work that makes many small things that stay between large ones that go: they would settle in the large ones'
+    places, and each next large one would need a new place.
+    """
+    if not _KEPT:
+        yield
+        return
+    mallopt = ctypes.CDLL("libc.so.6").mallopt
+    mallopt(_MMAP, size)
+    try:
+        yield
+    finally:
+        mallopt(_MMAP, _KEPT[-1])
 
 
 def give_back() -> None:

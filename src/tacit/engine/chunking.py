@@ -15,8 +15,10 @@ from tacit.privacy.sampling import BatchRule
 
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
 _CACHE_NUMBERS = 2**21  # the same for a recorded program, which is fastest while all of it stays in a core's cache
-_MOST_STEPS = 128  # a recorded program is as long as its steps are many
+_MOST_STEPS = 128  # a recorded program is as long as its steps are many, and a step takes a tenth of a second to record
+_MOST_STEPS_ALIKE = 512  # the same where one program serves all clients
 _FEWEST, _MOST = 4, 25  # clients of a recorded program
+_SEVERAL_EACH = 8  # chunks of a worker above which one that is not full costs little
 _FEW_LENGTHS = 8
 _ROUNDED = sorted({n << k for n in (4, 5, 6, 7) for k in range(40)} | {0, 1, 2, 3})  # .., 8, 10, 12, 14, 16, 20, ..
 _WORTH_ROUNDS = 20  # rounds that pay for recording one program
@@ -49,12 +51,12 @@ class Chunking:
 
     def records(self, clients: np.ndarray) -> bool:
         """Whether the program of this chunk is: not if it would be very long."""
-        return self.recorded and self.steps[clients].max() <= _MOST_STEPS
+        return self.recorded and self.steps[clients].max() <= self._most_steps
 
     def split(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """Clients with like numbers of steps together, so that little is padded; what takes longest first."""
         ordered = cohort[np.argsort(-self.steps[cohort], kind="stable")]
-        plain = int((self.steps[ordered] > _MOST_STEPS).sum()) if self.recorded else len(ordered)
+        plain = int((self.steps[ordered] > self._most_steps).sum()) if self.recorded else len(ordered)
         yield from _pieces(ordered[:plain], itertools.repeat(self._plain(len(cohort))))
         yield from self._by_program(ordered[plain:])
 
@@ -78,14 +80,18 @@ class Chunking:
         return Size(self.chunk or self._fitting, self._length(steps))
 
     @property
+    def _most_steps(self) -> int:
+        return _MOST_STEPS_ALIKE if len(self._lengths) == 1 else _MOST_STEPS
+
+    @property
     def _varied(self) -> bool:
         """Whether programs have as many clients as suits their length."""
         return self.chunk is None and len(self._lengths) > 1
 
     @cached_property
     def _menu(self) -> Menu:
-        lengths = [n for n in self._lengths if n <= _MOST_STEPS]
-        population = self.steps[self.steps <= _MOST_STEPS]
+        lengths = [n for n in self._lengths if n <= self._most_steps]
+        population = self.steps[self.steps <= self._most_steps]
         return menu(lengths, self._fitting, self.params, population, max(1, round(self.asked)), self.rounds)
 
     def _own(self, steps: int) -> int:
@@ -112,8 +118,15 @@ class Chunking:
         """The most clients of a recorded program."""
         fitting = max(_FEWEST, min(_MOST, _CACHE_NUMBERS // self.params))
         if self.asked < self.workers * fitting:  # something for every worker, and little that only fills
-            fitting = min(fitting, max(2, math.ceil(self.asked / (2 * self.workers))))
+            return min(fitting, max(2, math.ceil(self.asked / (2 * self.workers))))
+        if self.asked < _SEVERAL_EACH * self.workers * fitting:
+            return min(range(fitting + 1, fitting // 2, -1), key=self._longest)
         return fitting
+
+    def _longest(self, several: int) -> int:
+        """Clients that one worker trains, those that only fill a chunk up included, if chunks have so many."""
+        chunks = math.ceil(self.asked / several)
+        return math.ceil(chunks / self.workers) * several
 
 
 def _pieces(ordered: np.ndarray, sizes: Iterator[int]) -> Iterator[np.ndarray]:

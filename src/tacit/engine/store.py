@@ -19,7 +19,8 @@ from tacit.core import Tree
 from tacit.engine.checkpoint import storage
 from tacit.errors import StorageError
 
-MEMORY_LIMIT = 64 * 2**20  # above this a population's states go to disk
+MEMORY_LIMIT = 64 * 2**20  # above this a population's states go to disk: checkpoints then need not hold them
+UNSAVED_LIMIT = 2**30  # the same for a run that leaves no checkpoints; only what was written takes memory
 
 
 class Store(Protocol):
@@ -49,12 +50,14 @@ class Store(Protocol):
     def restore(self, saved: Tree) -> None: ...
 
 
-def open_store(clients: int, like: Tree, folder: Path | None, limit: int = MEMORY_LIMIT) -> Store:
+def open_store(clients: int, like: Tree, folder: Path | None, limit: int | None = None) -> Store:
     """Memory for small populations, else a sparse file in `folder` (or a temporary one)."""
     if not like:
         return NoStates(clients)
     width = tree.size(like)
     dtype = next(iter(like.values())).dtype
+    if limit is None:
+        limit = UNSAVED_LIMIT if folder is None else MEMORY_LIMIT
     if clients * width * dtype.itemsize <= limit:
         return MemoryStore(clients, like)
     return FileStore(clients, like, folder)
@@ -92,10 +95,15 @@ class MemoryStore(NoStates):
         self._rows = torch.zeros(clients, tree.size(like), dtype=next(iter(like.values())).dtype)
 
     def read(self, clients: np.ndarray, first: Tree) -> Tree:
-        return _with_first(self._rows[clients], self.touched[clients], first)
+        rows = self._rows.index_select(0, torch.from_numpy(np.asarray(clients, np.int64)))
+        return _with_first(rows, self.touched[clients], first)
 
     def write(self, clients: np.ndarray, states: Tree) -> None:
-        self._rows[clients] = tree.flatten(states, 1)
+        places, at = torch.from_numpy(np.asarray(clients, np.int64)), 0
+        for leaf in states.values():
+            flat = leaf.reshape(len(clients), -1)
+            self._rows[:, at : at + flat.shape[1]].index_copy_(0, places, flat)
+            at += flat.shape[1]
         super().write(clients, states)
 
     def prepare(self) -> Tree:
@@ -123,7 +131,7 @@ class FileStore(NoStates):
             self._file.expect(self._place(client))
 
     def read(self, clients: np.ndarray, first: Tree) -> Tree:
-        rows = torch.zeros(len(clients), self._width, dtype=self._dtype)
+        rows = torch.empty(len(clients), self._width, dtype=self._dtype)
         for row, client in zip(rows.numpy(), clients, strict=True):
             if self.touched[client]:
                 self._file.read(self._place(client), memoryview(row).cast("B"))
@@ -193,8 +201,6 @@ class _Rows:
 
 def _with_first(rows: Tensor, touched: np.ndarray, first: Tree) -> Tree:
     """Rows as trees, the untouched ones replaced by `first`."""
-    states = tree.unflatten(rows, first)
-    if touched.all():
-        return states
-    known = torch.from_numpy(touched)
-    return tree.each(lambda a, b: torch.where(known.view(-1, *[1] * b.dim()), a, b), states, first)
+    if not touched.all():
+        rows[torch.from_numpy(~touched)] = tree.flatten(first)
+    return tree.unflatten(rows, first)
