@@ -68,19 +68,19 @@ CURVES = (
     ),
     Curve(
         "Local steps",
-        tuple((n, replace(_USUAL, steps=n)) for n in (1, 2, 5, 10, 20, 40, 80, 160)),
+        tuple((n, replace(_USUAL, steps=n)) for n in (1, 2, 5, 10, 20, 40, 80, 160, 320)),
         "time linear, memory flat",
         "Every step is one pass over the client's ten rows, so the first layer is kept as shares of them and a step "
         "costs little: time grows slower than steps. A recorded program holds what its steps need, so its memory grows "
-        "with them. Programs of more than 128 steps are not recorded and run as plain `vmap`, which costs many times "
-        "as much a step: that is the jump between 80 and 160.",
+        "with them. Programs of more than 512 steps (128 where clients have different numbers of them) are not "
+        "recorded and run as plain `vmap`, which costs many times as much a step.",
     ),
     Curve(
         "Threads",
         tuple((n, replace(_USUAL, cohort=300, threads=n)) for n in range(1, CORES + 1)),
         "time inversely linear up to the cores",
-        "A thread takes whole chunks; they share memory and the last level of cache, not a lock. Where a second thread "
-        "gains nothing, as it did when this was written (five steps of a small network), the reason is not known.",
+        "A thread takes whole chunks; they share memory and the last level of cache, not a lock. What does not get "
+        "faster is what one thread does for all: drawing rows, handing out chunks, adding up, noise, the server.",
     ),
 )
 

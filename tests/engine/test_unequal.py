@@ -56,7 +56,8 @@ def test_chunks_of_a_log_normal_population_pad_less_than_a_half_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "workers", "several"), [(100, 2, 25), (50, 2, 25), (16.2, 2, 5), (16.2, 1, 9), (1, 2, 2)]
+    ("asked", "workers", "several"),
+    [(100, 2, 25), (50, 2, 25), (16.2, 2, 5), (16.2, 1, 9), (1, 2, 2), (60, 2, 15), (104, 2, 26), (400, 2, 25)],
 )
 def test_a_small_cohort_leaves_no_worker_idle_and_fills_little_up(asked: float, workers: int, several: int) -> None:
     steps = np.ones(539, dtype=np.int64)
@@ -64,3 +65,12 @@ def test_a_small_cohort_leaves_no_worker_idle_and_fills_little_up(asked: float, 
     cohort = np.arange(max(1, round(asked)))
     assert chunking.recorded
     assert chunking.shape(next(chunking.split(cohort))).clients == several
+
+
+@pytest.mark.parametrize(
+    ("lengths", "recorded"), [((160,), True), ((512,), True), ((513,), False), ((100, 160), False)]
+)
+def test_a_long_program_is_recorded_where_it_serves_everybody(lengths: tuple[int, ...], recorded: bool) -> None:
+    steps = np.resize(np.array(lengths, dtype=np.int64), 539)
+    chunking = Chunking(FixedSteps(32, 1), 500, steps, 50_000, 2, 50, alike=True, gather=False)
+    assert chunking.records(np.flatnonzero(steps == max(lengths))) == recorded

@@ -174,9 +174,14 @@ class _Spans:
         return Form(_summed(first.bases, second.bases, factor), block, shares)
 
     def _added(self, a: Node | None, b: Node | None, factor: float) -> Node | None:
-        if b is None:
-            return a
-        return self.blocks.times(b, factor) if a is None else self.blocks.plus(a, b, factor)
+        if a is None or b is None:
+            return a if b is None else self.blocks.times(b, factor)
+        if b.target is not aten.baddbmm.default or b.args[0] is not a:
+            return self.blocks.plus(a, b, factor)
+        # a + factor (beta a + alpha x y), as where weights are drawn to others, is one product
+        beta, alpha = (float(b.kwargs.get(name, 1)) for name in ("beta", "alpha"))  # pyright: ignore[reportArgumentType]
+        scales = {"beta": 1 + factor * beta, "alpha": factor * alpha}
+        return self.blocks.call(aten.baddbmm.default, *b.args, like=b, **scales)
 
     def _scaled(self, form: Form, factor: float) -> Form:
         shares = None if form.shares is None else self.blocks.times(form.shares, factor)
