@@ -82,6 +82,16 @@ def test_the_caller_is_alone_while_it_is_undisturbed_and_as_before_afterwards() 
         torch.set_num_threads(before)
 
 
+def test_operations_of_a_worker_stay_in_its_thread_whatever_the_caller_sets() -> None:
+    before, workers = torch.get_num_threads(), Workers(None, 2)
+    try:
+        list(workers.map(lambda tool, item: time.sleep(0.01), range(4)))  # nothing of torch yet
+        torch.set_num_threads(2)
+        assert set(workers.map(lambda tool, item: torch.get_num_threads(), range(8))) == {1}
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell which cores may be used")
 def test_workers_keep_to_a_core_each_if_they_are_as_many_as_there_are_cores() -> None:
     usable = os.sched_getaffinity(0)

@@ -86,6 +86,7 @@ class Workers(Generic[Tool]):
 
 def _settle(cores: SimpleQueue[int]) -> None:
     """A worker's thread: its operations stay in it, and it stays on its core, if there is one for each worker."""
+    torch.get_num_threads()  # a thread's first call takes over what was last set anywhere; no later one does
     torch.set_num_threads(1)
     if not cores.empty():
         os.sched_setaffinity(0, {cores.get()})
