@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from tacit.engine import allocator
 from tacit.engine.simplify import simplify
 from tacit.engine.tape import taped
+from tacit.models.batched import OPENED
 
 Program = Callable[..., Any]
 _plainly: Any = getattr(torch.jit, "optimized_execution", nullcontext)
@@ -56,6 +57,7 @@ def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Program:
     if not hasattr(torch.jit, "trace"):
         return graph
     _part(graph)
+    _open(graph)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced: Any = torch.jit.trace(graph, tuple(leaves), check_trace=False, _store_inputs=False)
@@ -65,6 +67,13 @@ def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Program:
             return traced(*given)
 
     return run
+
+
+def _open(graph: GraphModule) -> None:
+    """What is written in Python is traced itself, so that a replay never waits for Python's lock."""
+    for node in graph.graph.nodes:
+        node.target = OPENED.get(node.target, node.target)
+    graph.recompile()
 
 
 def _part(graph: GraphModule) -> None:

@@ -1,6 +1,7 @@
 """What the kernels for many clients have in common: pairs of sizes, batched dimensions, choices and their way back."""
 
 # pyright: reportIncompatibleMethodOverride=false
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -8,6 +9,8 @@ from torch.autograd import Function
 
 Pair = tuple[int, int]
 Dims = tuple[int | None, ...]
+OPENED: dict[Any, Callable[..., Tensor]] = {}
+"""Operations of this room, and the functions they are made of: a recorded program takes these, and needs no Python."""
 
 
 def pair(value: Any) -> Pair:

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.func import vjp
 from torch.nn.functional import pad
 
-from tacit.models.batched import Dims, Pair, batched_first, images_last
+from tacit.models.batched import OPENED, Dims, Pair, batched_first, images_last
 
 aten = torch.ops.aten
 
@@ -136,8 +136,7 @@ def _unpatched(spread: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding:
     return whole[..., padding[0] : padding[0] + height, padding[1] : padding[1] + width]
 
 
-@torch.library.custom_op("tacit::overlay", mutates_args=())
-def _overlay(spread: Tensor, size: list[int], stride: list[int]) -> Tensor:
+def _overlaid(spread: Tensor, size: list[int], stride: list[int]) -> Tensor:
     """[planes, high, wide, rows, columns, images] added up where patches overlap: [planes, *size, images]."""
     planes, high, wide, rows, columns, images = spread.shape
     if not _divides(stride, size, (high, wide)):
@@ -163,4 +162,6 @@ def _overlay_vmap(info: Any, in_dims: Dims, spread: Tensor, size: list[int], str
     return _overlay(several.flatten(0, 1), size, stride).unflatten(0, several.shape[:2]), 0
 
 
+_overlay = torch.library.custom_op("tacit::overlay", _overlaid, mutates_args=())
 _overlay.register_vmap(_overlay_vmap)
+OPENED[torch.ops.tacit.overlay.default] = _overlaid

@@ -21,7 +21,7 @@ from torch.autograd import Function
 from torch.func import vjp
 from torch.nn.functional import pad
 
-from tacit.models.batched import Dims, Pair, batched_first, images_last
+from tacit.models.batched import OPENED, Dims, Pair, batched_first, images_last
 
 aten = torch.ops.aten
 SIDE: Final = 4  # outputs along a tile
@@ -211,8 +211,7 @@ def _to_inputs(values: Tensor, x: Tensor) -> Tensor:
     return whole.permute(0, 4, 1, 2, 3)[..., :-2, :-2]
 
 
-@torch.library.custom_op("tacit::overlay_tiles", mutates_args=())
-def _overlay(spread: Tensor) -> Tensor:
+def _overlaid(spread: Tensor) -> Tensor:
     """[clients, 6, 6, channels, rows, columns, images] -> [clients, channels, height + 2, width + 2, images].
 
     Added up by the remainder of rows and columns, where a row of tiles is one run of memory.
@@ -230,4 +229,6 @@ def _overlay_vmap(info: Any, in_dims: Dims, spread: Tensor) -> tuple[Tensor, int
     return _overlay(several.flatten(0, 1)).unflatten(0, several.shape[:2]), 0
 
 
+_overlay = torch.library.custom_op("tacit::overlay_tiles", _overlaid, mutates_args=())
 _overlay.register_vmap(_overlay_vmap)
+OPENED[torch.ops.tacit.overlay_tiles.default] = _overlaid
