@@ -1,9 +1,12 @@
-"""Noise in shares beside a trusted server's, at the same epsilon of the released models, over the width of integers."""
+"""Noise in shares beside a trusted server's, at the same epsilon of the released models, over the width of integers.
+
+And what encoding costs."""
 
 from dataclasses import replace
 from typing import Final
 
 from tacit.errors import TacitError
+from tacit.experiments.papers import privatefl_encoding as encoding
 from tacit.experiments.papers.privatefl_recipe import CLIP, LAYER, RELEASED, Arm
 from tacit.experiments.papers.privatefl_tuned import CLIP_CENTRAL
 from tacit.experiments.papers.privatefl_views import Line, Row, run
@@ -26,7 +29,8 @@ def make(bench: Bench) -> list[Part]:
         shown = [*_figures(row, central), _noise(row)] if isinstance(row, Row) else ["refused", "", "", "", row]
         rows.append([f"shares, {bits} bits", *shown])
     heads = ["", "(a) own", "difference", "(b) whole", "difference", "noise beside a trusted server's (std)"]
-    return [_SETTING, Results("Accuracy over bits", heads, rows), _bar(done, central), _picture(done, central)]
+    accuracy = [Results("Accuracy over bits", heads, rows), _bar(done, central), _picture(done, central)]
+    return [_SETTING, *accuracy, *encoding.parts(bench)]
 
 
 def _row(bench: Bench, bits: int) -> Row | str:

@@ -67,7 +67,7 @@ def make(bench: Bench) -> list[Part]:
     pages = bench.cell({"what": "pictures", "rounds": list(ROUNDS), "experiment": decisive(full(config))}, compute)
     caption = (
         f"The first image of {SHOWN} clients (columns) after {', '.join(map(str, ROUNDS))} rounds (rows) of their "
-        "transforms; client-level epsilon 8. Dark is below 0, bright above 1."
+        "transforms; client-level, epsilon 8, delta 1e-3. Dark is below 0, bright above 1."
     )
     return [Picture("samples", caption, figure=draw(pages))]
 

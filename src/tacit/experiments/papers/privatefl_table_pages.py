@@ -59,7 +59,7 @@ def verdict(rows: Sequence[Row], alone: Sequence[Row]) -> str:
 PAGES: Final = {
     f"privatefl/{name}": Reproduction(
         f"privatefl/{name}",
-        tables[0].title.partition(":")[0].replace(" and Figure 3", "") + " of PrivateFL",
+        tables[0].title.partition(":")[0] + " of PrivateFL",
         "PrivateFL (USENIX Security 2023). Client-level and record-level figures stand in tables of their own.",
         partial(make, tables),
         seeds=1,
