@@ -73,7 +73,8 @@ def _picture(done: dict[int, Row], central: Row) -> Picture:
 _SETTING: Final = """CLIP features of CIFAR-10, 100 clients of two classes, each asked with probability 1/2 in each of
 20 rounds, with the transform. Client-level epsilon 8 at delta 1e-3 against those who see only the released models, for
 both: a trusted server's Gaussian noise (add/remove, PLD), and Skellam noise in shares on integers (zero-out, RDP),
-whose figure against the server is charged beside it."""
+whose figure against the server is charged beside it. (a): each client's own model, its transform included, on test rows
+of its own classes; (b): the shared model, transforms reset, on the whole test set."""
 
 REPRODUCTION: Final = Reproduction(
     "privatefl/distributed",
