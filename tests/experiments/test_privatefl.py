@@ -133,6 +133,14 @@ def test_a_table_says_how_many_rows_are_above_training_alone(alone: float, said:
     assert said in table_pages.verdict(rows, [Row(baseline, [{"own": alone}])])
 
 
+def test_a_table_says_what_the_transform_adds_to_the_same_row_without_it() -> None:
+    lines = [Line(f"{layer}", SMALL, Arm("central", transform=layer), QUICK) for layer in (None, LAYER)]
+    rows = [Row(line, [{"own": own, "whole": 0.5}]) for line, own in zip(lines, (0.7, 0.8), strict=True)]
+    said = "The transform raises (a) in 1 of 1 rows (+0.100 in the mean) and (b) in 0 of 1 rows (+0.000 in the mean)."
+    assert table_pages.gained(rows) == said
+    assert table_pages.gained(rows[1:]) == ""
+
+
 def test_tables_over_worlds_have_training_alone_in_each_of_them() -> None:
     lines = [line for table in TABLES["table-9"][:1] for line in table.lines]
     assert len(table_pages.baselines(lines)) == len({line.name.partition(",")[0] for line in lines}) == 5

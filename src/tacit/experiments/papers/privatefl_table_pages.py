@@ -20,7 +20,8 @@ def make(tables: Sequence[Table], bench: Bench) -> list[Part]:
     for each in tables:
         lines = [line for line in each.lines if bench.full or each.few(line)]
         rows, alone = run(bench, lines), run(bench, baselines(lines))
-        parts += [table(each.title, [*rows, *alone], each.note), verdict(rows, alone)]
+        said = [text for text in (gained(rows), verdict(rows, alone)) if text]
+        parts += [table(each.title, [*rows, *alone], each.note), " ".join(said)]
         every += [*rows, *alone]
     return [*parts, settings(every, NOTE)]
 
@@ -41,6 +42,31 @@ def baselines(lines: Sequence[Line]) -> list[Line]:
         )
         for line in first
     ]
+
+
+def pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Rows that differ in the transform alone: without and with it."""
+    plain = {_but_transform(row): row for row in rows if row.line.arm.transform is None}
+    layered = [(_but_transform(row), row) for row in rows if row.line.arm.transform is not None]
+    return [(plain[key], row) for key, row in layered if key in plain]
+
+
+def _but_transform(row: Row) -> tuple[str, str, str]:
+    arm = row.line.arm.changed(transform=None)
+    return row.line.world.name, repr(row.line.world.data), f"{row.line.world.clients} {arm}"
+
+
+def gained(rows: Sequence[Row]) -> str:
+    """In plain words: what the transform adds to rows without it; nothing where no two rows can be compared."""
+    both = pairs(rows)
+    if not both:
+        return ""
+    gains = {name: [b.mean(name) - a.mean(name) for a, b in both] for name in ("own", "whole")}
+    a, b = (
+        f"in {sum(gain > 0 for gain in each)} of {len(both)} rows ({sum(each) / len(both):+.3f} in the mean)"
+        for each in gains.values()
+    )
+    return f"The transform raises (a) {a} and (b) {b}."
 
 
 def verdict(rows: Sequence[Row], alone: Sequence[Row]) -> str:

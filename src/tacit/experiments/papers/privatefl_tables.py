@@ -208,7 +208,8 @@ weights are one part of a sum: (b), which takes them alone, says nothing of them
 _FEW_ASKED: Final = """Ten clients share the noise of a round, and nobody is asked a third time: with one clip for the
 whole upload and every participation accounted, its length is several times that of their mean update. Two hidden layers
 of 16 stand in for 64 and 32, since fewer weights take less noise; a linear model is better still (0.45 for 0.31 at
-epsilon 4 on validation rows). These settings were looked for after figures of the wide network had been seen on test
+epsilon 4 on validation rows). Fewer rounds of 20, 50 or 100 clients, not the paper's layout, bring the wide network
+from 0.23 to 0.30 at best. The settings were looked for after figures of the wide network had been seen on test
 rows."""
 
 

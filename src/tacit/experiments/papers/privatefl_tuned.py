@@ -148,11 +148,19 @@ _ASKED_ONCE_RECORD: Final = (
     *(Tuned(10, lr, server_lr=server_lr) for lr, server_lr in ((2.0, 1.0), (1.0, 2.0), (0.5, 2.0), (2.0, 4.0))),
     *(Tuned(10, lr, epochs=3, server_lr=server_lr) for lr, server_lr in ((1.0, 2.0), (0.5, 1.0))),
 )
+_FEWER_ROUNDS: Final = ((0.1, 1.0, 64, 3), (0.1, 1.0, 64, 3, 2.0), (0.1, 2.0, 64, 5, 2.0), (0.1, 0.5, 64, 1, 4.0))
+_LARGE_COHORTS: Final = tuple(
+    (
+        _ONCE.changed(sampler={"cohort": cohort, "times": 1}),
+        tuple(Tuned(100 // cohort, *each) for each in _FEWER_ROUNDS),
+    )
+    for cohort in (100, 50, 20)
+)
 _SHARES: Final = (WRITERS_SHARES, replace(WRITERS_SHARES, lr=0.3), replace(WRITERS_SHARES, clip=1.0))
 
 
 def _title(world: World, arm: Arm) -> str:
-    asked = f", asked {arm.sampler['times']}x" if arm.sampler else ""
+    asked = f", asked {arm.sampler['times']}x, {arm.sampler['cohort']} in a round" if arm.sampler else ""
     layer = "without" if arm.transform is None else "with"
     return f"{world.name}: {arm.kind}, epsilon {arm.epsilon:g}{asked}, {layer} transform"
 
@@ -179,6 +187,7 @@ DROPPED: Final[tuple[Grid, ...]] = (
     (LOCATION_DEEP, Arm("central"), (8.0,), _BOTH, _DEEP_CENTRAL),
     (LOCATION_DEEP, Arm("record"), (8.0,), _BOTH, _DEEP_RECORD),
     (MNIST, _ONCE, (4.0,), _WITHOUT, _ASKED_ONCE_WIDE),
+    *((MNIST, arm, (4.0,), _WITHOUT, tried) for arm, tried in _LARGE_COHORTS),
     (LINEAR, _ONCE, (4.0,), _WITHOUT, tuple(Tuned(10, *each) for each in ((0.1, 0.5), (0.5, 1.0), (0.03, 0.5)))),
 )
 """Other inputs and models that were tried, and that no page uses."""
