@@ -148,11 +148,16 @@ _ASKED_ONCE_RECORD: Final = (
     *(Tuned(10, lr, server_lr=server_lr) for lr, server_lr in ((2.0, 1.0), (1.0, 2.0), (0.5, 2.0), (2.0, 4.0))),
     *(Tuned(10, lr, epochs=3, server_lr=server_lr) for lr, server_lr in ((1.0, 2.0), (0.5, 1.0))),
 )
-_FEWER_ROUNDS: Final = ((0.1, 1.0, 64, 3), (0.1, 1.0, 64, 3, 2.0), (0.1, 2.0, 64, 5, 2.0), (0.1, 0.5, 64, 1, 4.0))
+_FEWER_ROUNDS: Final = (
+    Tuned(1, 0.1, 1.0, epochs=3),
+    Tuned(1, 0.1, 1.0, epochs=3, server_lr=2.0),
+    Tuned(1, 0.1, 2.0, epochs=5, server_lr=2.0),
+    Tuned(1, 0.1, 0.5, server_lr=4.0),
+)
 _LARGE_COHORTS: Final = tuple(
     (
         _ONCE.changed(sampler={"cohort": cohort, "times": 1}),
-        tuple(Tuned(100 // cohort, *each) for each in _FEWER_ROUNDS),
+        tuple(replace(each, rounds=100 // cohort) for each in _FEWER_ROUNDS),
     )
     for cohort in (100, 50, 20)
 )
