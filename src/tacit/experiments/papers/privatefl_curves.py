@@ -1,7 +1,7 @@
 """A figure of the paper as a page: a table and a panel for each view, and in plain words what they say."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -123,10 +123,15 @@ def _table(view: View, several: Sequence[Sequence[Row]]) -> Results:
 
 def _panel(view: View, several: Sequence[Sequence[Row]]) -> Panel:
     curves = [
-        _curve(view, series.name, rows, COLORS[at % len(COLORS)])
+        _repeated(_curve(view, series.name, rows, COLORS[at % len(COLORS)]), at)
         for at, (series, rows) in enumerate(zip(view.series, several, strict=True))
     ]
     return Panel(view.title, view.x_title, NAMES[view.y], curves)
+
+
+def _repeated(curve: Curve, at: int) -> Curve:
+    """Dotted where its colour is there already."""
+    return curve if at < len(COLORS) else replace(curve, style="dot")
 
 
 def _curve(view: View, name: str, rows: Sequence[Row], color: str) -> Curve:
@@ -138,6 +143,8 @@ def _curve(view: View, name: str, rows: Sequence[Row], color: str) -> Curve:
     y = [row.mean(view.y) for row in rows]
     if len(rows) == 1:  # a baseline
         return Curve(name, view.x, y * len(view.x), color, style="dash")
+    if len(rows[0].cells) == 1:  # of one seed no spread is known
+        return Curve(name, view.x, y, color)
     return Curve(name, view.x, y, color, [row.spread(view.y) for row in rows])
 
 
