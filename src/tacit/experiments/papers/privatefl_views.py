@@ -22,8 +22,9 @@ CHOSEN: Final = "Chosen on validation rows: `tacit reproduce privatefl/selection
 WAYS: Final = """**Three ways to say an accuracy.** (a) Each client's own model, its transform included, on test rows of
 its own classes, mean over clients, after the last round: this is what the authors call the global model's accuracy
 (they take the round that was best on test rows). (b) The shared model on the whole test set; a transform is no part of
-it and is reset to the identity. (c) The same as (a) for training alone, without any federation: what personalization
-reaches by itself. A personal layer makes (a) easy where a client holds two classes: compare it with (c)."""
+it and is reset to its start, which is the identity unless a row says otherwise. (c) The same as (a) for training alone,
+without any federation: what personalization reaches by itself. A personal layer makes (a) easy where a client holds two
+classes: compare it with (c)."""
 
 
 @dataclass(frozen=True)
