@@ -35,13 +35,12 @@ DITTO: Final = {"name": "ditto", "strength": 0.1}
 
 
 def make_clip(bench: Bench) -> list[Part]:
-    epsilons = (2.0, 4.0, 6.0, 8.0) if bench.full else (2.0, 8.0)
     alone = run(bench, _alone(CLIP))
     parts: list[Part] = [WAYS]
     bars: list[tuple[str, float, float]] = []
     every: list[Row] = list(alone)
     for kind, tuned in PLANS:
-        for epsilon in epsilons:
+        for epsilon in TABLE_6[kind]:
             rows = run(bench, _arms(kind, epsilon, tuned))
             every += rows
             parts += [table(f"{UNITS[kind]}: epsilon {epsilon:g}, delta 1e-3", [*rows, *alone]), verdict(rows, alone)]
