@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tacit.experiments.papers.privatefl_views import WAYS, Line, Row, run, settings
+from tacit.experiments.papers.privatefl_views import PART, WAYS, Line, Row, run, settings
 from tacit.experiments.reproduce import Bench
 from tacit.experiments.reproduce_page import COLORS, Curve, Panel, Part, Picture, Results
 
@@ -64,7 +64,8 @@ def make(figure: Figure, bench: Bench) -> list[Part]:
     picture = Picture("curves", figure.title, [_panel(view, rows) for view, rows in done])
     every = {id(row.line): row for _, several in done for rows in several for row in rows}
     note = "Chosen on validation rows for the task (`tacit reproduce privatefl/selection`), not anew for each point."
-    said = [text for text in (*_defined(views), figure.note) if text]
+    part = PART if views is figure.few else ""
+    said = [text for text in (*_defined(views), figure.note, part) if text]
     return [*said, *tables, *told(done), picture, settings(list(every.values()), note)]
 
 

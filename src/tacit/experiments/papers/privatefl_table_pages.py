@@ -7,7 +7,7 @@ from typing import Final
 from tacit.experiments.papers.privatefl_cell import ALONE
 from tacit.experiments.papers.privatefl_tables import TABLES, Table
 from tacit.experiments.papers.privatefl_tuned import OWN
-from tacit.experiments.papers.privatefl_views import WAYS, Line, Row, run, settings, table
+from tacit.experiments.papers.privatefl_views import PART, WAYS, Line, Row, run, settings, table
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part
 
@@ -20,7 +20,8 @@ def make(tables: Sequence[Table], bench: Bench) -> list[Part]:
     for each in tables:
         lines = [line for line in each.lines if bench.full or each.few(line)]
         rows, alone = run(bench, lines), run(bench, baselines(lines))
-        said = [text for text in (gained(rows), verdict(rows, alone)) if text]
+        part = PART if len(lines) < len(each.lines) else ""
+        said = [text for text in (gained(rows), verdict(rows, alone), part) if text]
         parts += [table(each.title, [*rows, *alone], each.note), " ".join(said)]
         every += [*rows, *alone]
     return [*parts, settings(every, NOTE)]

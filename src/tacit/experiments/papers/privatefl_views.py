@@ -26,6 +26,8 @@ it and is reset to its start, which is the identity unless a row says otherwise.
 without any federation: what personalization reaches by itself. A personal layer makes (a) easy where a client holds two
 classes: compare it with (c)."""
 
+PART: Final = "This is part of what the paper has: `--full` runs the rest, too, which nobody has done yet."
+
 
 @dataclass(frozen=True)
 class Line:
