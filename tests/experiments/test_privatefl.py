@@ -5,13 +5,16 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from tacit.experiments.build import _keeping, build_method, build_privacy
 from tacit.experiments.papers import privatefl as pages
+from tacit.experiments.papers import privatefl_encoding as encoding
 from tacit.experiments.papers import privatefl_table_pages as table_pages
 from tacit.experiments.papers.privatefl_cell import ALONE, HEAD, measure
-from tacit.experiments.papers.privatefl_figures import FIGURES, Figure, Series, View, make
+from tacit.experiments.papers.privatefl_curves import LAYERED, OWN, PLAIN, Figure, Series, View, make, told
+from tacit.experiments.papers.privatefl_figures import FIGURES
 from tacit.experiments.papers.privatefl_recipe import LAYER, Arm, Tuned, World, experiment
 from tacit.experiments.papers.privatefl_tables import TABLES
 from tacit.experiments.papers.privatefl_tuned import TRIED
@@ -68,6 +71,31 @@ def test_a_figure_has_a_table_and_a_curve_for_each_series(bench: Bench) -> None:
     assert len(picture.draw().axes) == 3
 
 
+def test_a_figure_says_how_much_of_the_gain_training_alone_has_too() -> None:
+    line = Line("", SMALL, Arm("central", heterogeneity=True), QUICK)
+    own = {PLAIN: (0.5, 0.6), LAYERED: (0.4, 0.9), OWN: (0.8,)}
+    emd = {PLAIN: 0.2, LAYERED: 0.1, OWN: 0.0}
+    rows = [[Row(line, [{"own": each, "emd": emd[name]}]) for each in own[name]] for name in own]
+    view = View("digits", "", "emd", "own", [Series(name, [line] * len(own[name])) for name in own])
+    alike, gains = told([(view, rows)])
+    assert "lower in 2 of 2 points" in alike
+    assert "above FedAvg in 1, above training alone in 1 of 2 points" in gains
+
+
+def test_encoding_is_timed_on_one_thread_which_is_given_back() -> None:
+    before = torch.get_num_threads()
+    assert all(seconds > 0 for seconds in encoding.measure(1000).values())
+    assert torch.get_num_threads() == before
+
+
+def test_a_page_says_whether_encoding_is_fast_enough(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "measure", lambda size: {"encode": size * 4e-7, "decode": size * 2e-7})
+    times, bar = encoding.parts(bench)
+    assert isinstance(times, Results)
+    assert [row[0] for row in times.rows] == ["100,000", "1,000,000", "10,000,000"]
+    assert bar == "Encode and decode of 1,000,000 numbers: 0.600 s; the bar is 0.5 s: NOT reached."
+
+
 def test_every_page_is_registered_by_its_own_name() -> None:
     for name in (each for each in REGISTRY if each.startswith("privatefl/")):
         assert find(name).name == name
@@ -103,6 +131,14 @@ def test_a_table_says_how_many_rows_are_above_training_alone(alone: float, said:
     (baseline,) = table_pages.baselines(lines[:1])
     assert baseline.name == "(c) training alone"
     assert said in table_pages.verdict(rows, [Row(baseline, [{"own": alone}])])
+
+
+def test_a_table_says_what_the_transform_adds_to_the_same_row_without_it() -> None:
+    lines = [Line(f"{layer}", SMALL, Arm("central", transform=layer), QUICK) for layer in (None, LAYER)]
+    rows = [Row(line, [{"own": own, "whole": 0.5}]) for line, own in zip(lines, (0.7, 0.8), strict=True)]
+    said = "The transform raises (a) in 1 of 1 rows (+0.100 in the mean) and (b) in 0 of 1 rows (+0.000 in the mean)."
+    assert table_pages.gained(rows) == said
+    assert table_pages.gained(rows[1:]) == ""
 
 
 def test_tables_over_worlds_have_training_alone_in_each_of_them() -> None:

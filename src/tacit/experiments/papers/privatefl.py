@@ -35,13 +35,12 @@ DITTO: Final = {"name": "ditto", "strength": 0.1}
 
 
 def make_clip(bench: Bench) -> list[Part]:
-    epsilons = (2.0, 4.0, 6.0, 8.0) if bench.full else (2.0, 8.0)
     alone = run(bench, _alone(CLIP))
     parts: list[Part] = [WAYS]
     bars: list[tuple[str, float, float]] = []
     every: list[Row] = list(alone)
     for kind, tuned in PLANS:
-        for epsilon in epsilons:
+        for epsilon in TABLE_6[kind]:
             rows = run(bench, _arms(kind, epsilon, tuned))
             every += rows
             parts += [table(f"{UNITS[kind]}: epsilon {epsilon:g}, delta 1e-3", [*rows, *alone]), verdict(rows, alone)]
@@ -147,8 +146,10 @@ all rounds (PLD); the authors clip and noise every tensor and account one, so th
 3.4 / 15.1 with three tensors. Under the record plan the transform is trained with the same private gradients as the
 head. What stays on a client (training alone, Ditto's own models, transforms under the central plan) needs no noise as
 long as it stays there. The bars of the central plan rest on the public mean: the table without it shows by how
-much. One run of that plan with scaled features was seen on the test rows, fell short, and was dropped for the unscaled
-ones that had been tried on validation rows before."""
+much. The paper's own figures on normalised features without a transform ("DN") are 0.861 / 0.905 for the central plan
+and 0.763 / 0.821 for the record plan, within 0.006 of its FedAvg. One run of the central plan with scaled features was
+seen on the test rows, fell short, and was dropped for the unscaled ones that had been tried on validation rows
+before."""
 
 CLIP_PAGE: Final = Reproduction(
     "privatefl/cifar10-clip",
@@ -163,6 +164,6 @@ MNIST_PAGE: Final = Reproduction(
     "PrivateFL on MNIST, record-level (Section 4)",
     PAPER + ", Section 4.",
     make_mnist,
-    seeds=1,
+    seeds=2,
     cells="privatefl",
 )

@@ -2,7 +2,7 @@
 
 (a) `own`: each client's own extended model on test rows of its own classes, after the last round. The authors report
 this one, of the round that was best on test rows.
-(b) `whole`: the shared model on the whole test set. A transform is not part of it: it is reset to the identity.
+(b) `whole`: the shared model on the whole test set. A transform is not part of it: it is reset to its start.
 (c) `own` of training alone, and of a personal transform before a random head that nobody trains.
 """
 

@@ -1,9 +1,12 @@
-"""Noise in shares beside a trusted server's, at the same epsilon of the released models, over the width of integers."""
+"""Noise in shares beside a trusted server's, at the same epsilon of the released models, over the width of integers.
+
+And what encoding costs."""
 
 from dataclasses import replace
 from typing import Final
 
 from tacit.errors import TacitError
+from tacit.experiments.papers import privatefl_encoding as encoding
 from tacit.experiments.papers.privatefl_recipe import CLIP, LAYER, RELEASED, Arm
 from tacit.experiments.papers.privatefl_tuned import CLIP_CENTRAL
 from tacit.experiments.papers.privatefl_views import Line, Row, run
@@ -26,7 +29,8 @@ def make(bench: Bench) -> list[Part]:
         shown = [*_figures(row, central), _noise(row)] if isinstance(row, Row) else ["refused", "", "", "", row]
         rows.append([f"shares, {bits} bits", *shown])
     heads = ["", "(a) own", "difference", "(b) whole", "difference", "noise beside a trusted server's (std)"]
-    return [_SETTING, Results("Accuracy over bits", heads, rows), _bar(done, central), _picture(done, central)]
+    accuracy = [Results("Accuracy over bits", heads, rows), _bar(done, central), _picture(done, central)]
+    return [_SETTING, *accuracy, *encoding.parts(bench)]
 
 
 def _row(bench: Bench, bits: int) -> Row | str:
@@ -69,7 +73,8 @@ def _picture(done: dict[int, Row], central: Row) -> Picture:
 _SETTING: Final = """CLIP features of CIFAR-10, 100 clients of two classes, each asked with probability 1/2 in each of
 20 rounds, with the transform. Client-level epsilon 8 at delta 1e-3 against those who see only the released models, for
 both: a trusted server's Gaussian noise (add/remove, PLD), and Skellam noise in shares on integers (zero-out, RDP),
-whose figure against the server is charged beside it."""
+whose figure against the server is charged beside it. (a): each client's own model, its transform included, on test rows
+of its own classes; (b): the shared model, transforms reset, on the whole test set."""
 
 REPRODUCTION: Final = Reproduction(
     "privatefl/distributed",

@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from tacit.experiments.papers.privatefl_recipe import Arm
-from tacit.experiments.papers.privatefl_table_pages import baselines
+from tacit.experiments.papers.privatefl_table_pages import baselines, pairs
 from tacit.experiments.papers.privatefl_tables import TABLES, Table
 from tacit.experiments.papers.privatefl_views import Row, run
 from tacit.experiments.reproduce import Bench, NotRun, Reproduction
@@ -66,18 +65,8 @@ def _line(name: str, table: Table, found: tuple[list[Row], list[Row]] | None) ->
 
 def _gain(rows: Sequence[Row], which: str) -> str:
     """Mean difference between rows that differ in the transform alone."""
-    plain = {_but_transform(row): row for row in rows if row.line.arm.transform is None}
-    gains = [
-        row.mean(which) - plain[key].mean(which)
-        for row in rows
-        if row.line.arm.transform is not None and (key := _but_transform(row)) in plain
-    ]
+    gains = [with_it.mean(which) - without.mean(which) for without, with_it in pairs(rows)]
     return f"{sum(gains) / len(gains):+.3f}" if gains else "-"
-
-
-def _but_transform(row: Row) -> tuple[str, str, str]:
-    arm: Arm = row.line.arm.changed(transform=None)
-    return row.line.world.name, repr(row.line.world.data), f"{row.line.world.clients} {arm}"
 
 
 _ABOUT: Final = """(a): each client's own model on test rows of its own classes, after the last round, as the authors

@@ -9,7 +9,7 @@ from tacit.engine.assemble import assemble
 from tacit.engine.loop import Report, Run, Schedule
 from tacit.experiments.build import build
 from tacit.experiments.config import decisive, full
-from tacit.experiments.papers.privatefl_recipe import LAYER, MNIST, Arm, Tuned, experiment
+from tacit.experiments.papers.privatefl_recipe import LAYER, MNIST, Arm, experiment
 from tacit.experiments.papers.privatefl_tuned import MNIST_CENTRAL
 from tacit.experiments.reproduce import Bench, Cell, Reproduction
 from tacit.experiments.reproduce_page import Part, Picture
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN: Final = 10  # clients
-ROUNDS: Final = (0, 2, 5, 10)
-TUNED: Final = Tuned(ROUNDS[-1], MNIST_CENTRAL.lr, MNIST_CENTRAL.clip)
+ROUNDS: Final = (0, 10, 30, MNIST_CENTRAL.rounds)
 ARM: Final = Arm("central", 8.0, transform=LAYER)
 
 
@@ -52,7 +51,7 @@ def _leaf(states: Any, name: str) -> torch.Tensor:
 
 
 def make(bench: Bench) -> list[Part]:
-    config = experiment(MNIST, ARM, TUNED, 0)
+    config = experiment(MNIST, ARM, MNIST_CENTRAL, 0)
 
     def compute() -> Cell:
         parts = build(config)
@@ -65,24 +64,33 @@ def make(bench: Bench) -> list[Part]:
         return {str(round): page for round, page in album.pages.items()}
 
     pages = bench.cell({"what": "pictures", "rounds": list(ROUNDS), "experiment": decisive(full(config))}, compute)
+    low, high = _range(pages)
     caption = (
         f"The first image of {SHOWN} clients (columns) after {', '.join(map(str, ROUNDS))} rounds (rows) of their "
-        "transforms; client-level epsilon 8. Dark is below 0, bright above 1."
+        f"transforms; client-level, epsilon 8, delta 1e-3. Black is {low:.2f}, white is {high:.2f}; pixels are 0 to 1 "
+        "before the transform."
     )
     return [Picture("samples", caption, figure=draw(pages))]
+
+
+def _range(pages: Cell) -> tuple[float, float]:
+    """The smallest and the largest value on any of the pages."""
+    every = np.array(list(pages.values()))
+    return float(every.min()), float(every.max())
 
 
 def draw(pages: Cell) -> "Figure":
     from matplotlib.figure import Figure
 
     whole = Figure(figsize=(SHOWN, len(pages)), layout="constrained", facecolor="white")
+    low, high = _range(pages)
     grid = whole.subplots(len(pages), SHOWN, squeeze=False)
     for row, (round, images) in zip(grid, pages.items(), strict=True):
         for axes, image in zip(row, images, strict=True):
-            axes.imshow(np.array(image).squeeze(), cmap="gray", vmin=-0.2, vmax=1.2)
+            axes.imshow(np.array(image).squeeze(), cmap="gray", vmin=low, vmax=high)
             axes.set_xticks([])
             axes.set_yticks([])
-        row[0].set_ylabel(round, fontsize=8)
+        row[0].set_ylabel(f"round {round}", fontsize=8)
     return whole
 
 

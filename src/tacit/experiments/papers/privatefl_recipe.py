@@ -139,6 +139,7 @@ LOCATION: Final = World(
     {"name": "softmax"},  # a hundred records a client: noise leaves nothing of four layers
     clients=50,
 )
+LOCATION_DEEP: Final = replace(LOCATION, name="location30-deep", model={"name": "mlp", "hidden": [64, 32, 32]})
 WRITERS: Final = World(
     "writers",
     {"source": "mnist", "partition": "writer", "test": "own", "test_fraction": 0.1},

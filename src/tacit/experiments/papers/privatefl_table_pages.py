@@ -7,7 +7,7 @@ from typing import Final
 from tacit.experiments.papers.privatefl_cell import ALONE
 from tacit.experiments.papers.privatefl_tables import TABLES, Table
 from tacit.experiments.papers.privatefl_tuned import OWN
-from tacit.experiments.papers.privatefl_views import WAYS, Line, Row, run, settings, table
+from tacit.experiments.papers.privatefl_views import PART, WAYS, Line, Row, run, settings, table
 from tacit.experiments.reproduce import Bench, Reproduction
 from tacit.experiments.reproduce_page import Part
 
@@ -20,7 +20,9 @@ def make(tables: Sequence[Table], bench: Bench) -> list[Part]:
     for each in tables:
         lines = [line for line in each.lines if bench.full or each.few(line)]
         rows, alone = run(bench, lines), run(bench, baselines(lines))
-        parts += [table(each.title, [*rows, *alone], each.note), verdict(rows, alone)]
+        part = PART if len(lines) < len(each.lines) else ""
+        said = [text for text in (gained(rows), verdict(rows, alone), part) if text]
+        parts += [table(each.title, [*rows, *alone], each.note), " ".join(said)]
         every += [*rows, *alone]
     return [*parts, settings(every, NOTE)]
 
@@ -43,6 +45,31 @@ def baselines(lines: Sequence[Line]) -> list[Line]:
     ]
 
 
+def pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Rows that differ in the transform alone: without and with it."""
+    plain = {_but_transform(row): row for row in rows if row.line.arm.transform is None}
+    layered = [(_but_transform(row), row) for row in rows if row.line.arm.transform is not None]
+    return [(plain[key], row) for key, row in layered if key in plain]
+
+
+def _but_transform(row: Row) -> tuple[str, str, str]:
+    arm = row.line.arm.changed(transform=None)
+    return row.line.world.name, repr(row.line.world.data), f"{row.line.world.clients} {arm}"
+
+
+def gained(rows: Sequence[Row]) -> str:
+    """In plain words: what the transform adds to rows without it; nothing where no two rows can be compared."""
+    both = pairs(rows)
+    if not both:
+        return ""
+    gains = {name: [b.mean(name) - a.mean(name) for a, b in both] for name in ("own", "whole")}
+    a, b = (
+        f"in {sum(gain > 0 for gain in each)} of {len(both)} rows ({sum(each) / len(both):+.3f} in the mean)"
+        for each in gains.values()
+    )
+    return f"The transform raises (a) {a} and (b) {b}."
+
+
 def verdict(rows: Sequence[Row], alone: Sequence[Row]) -> str:
     """In plain words: how much of what a transform gains a client has without any federation."""
     reached = {id(row): next(a.mean("own") for a in alone if a.line.world == row.line.world) for row in rows}
@@ -59,7 +86,7 @@ def verdict(rows: Sequence[Row], alone: Sequence[Row]) -> str:
 PAGES: Final = {
     f"privatefl/{name}": Reproduction(
         f"privatefl/{name}",
-        tables[0].title.partition(":")[0].replace(" and Figure 3", "") + " of PrivateFL",
+        tables[0].title.partition(":")[0] + " of PrivateFL",
         "PrivateFL (USENIX Security 2023). Client-level and record-level figures stand in tables of their own.",
         partial(make, tables),
         seeds=1,

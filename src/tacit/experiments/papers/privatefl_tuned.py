@@ -13,6 +13,7 @@ from tacit.experiments.papers.privatefl_recipe import (
     LAYER,
     LINEAR,
     LOCATION,
+    LOCATION_DEEP,
     MNIST,
     NARROW,
     RELEASED,
@@ -117,6 +118,16 @@ _LOCATION_RECORD: Final = (
     replace(LOCATION_RECORD, server_lr=2.0, rounds=60),
     replace(LOCATION_RECORD, server_lr=2.0, lr=8.0, pace=0.05),
 )
+_DEEP_CENTRAL: Final = (
+    *(Tuned(rounds, 0.1, clip, rate=0.5) for rounds in (60, 150) for clip in (0.5, 2.0)),
+    *(Tuned(60, 0.3, 4.0, rate=0.5), Tuned(150, 0.3, 1.0, server_lr=2.0, rate=0.5)),
+    Tuned(60, 0.1, 0.5, server_lr=4.0, rate=0.5),
+)
+_DEEP_RECORD: Final = (
+    *(Tuned(rounds, 2.0, server_lr=4.0, rate=0.5, pace=0.1) for rounds in (20, 60, 150)),
+    *(Tuned(60, 8.0, server_lr=4.0, rate=0.5, pace=0.05), Tuned(60, 4.0, server_lr=8.0, rate=0.5, pace=0.1)),
+    Tuned(20, 2.0, server_lr=16.0, rate=0.5, pace=0.1),
+)
 _RAW: Final = Tuned(20, 0.5, server_lr=4.0, rate=0.8, pace=0.1)
 _RAW_RECORD: Final = (_RAW, replace(_RAW, lr=2.0), replace(_RAW, rounds=10, server_lr=2.0))
 _RAW_CENTRAL: Final = (Tuned(20, 0.2, 1.0, rate=0.8), Tuned(20, 0.05, 0.5, rate=0.8))
@@ -137,11 +148,24 @@ _ASKED_ONCE_RECORD: Final = (
     *(Tuned(10, lr, server_lr=server_lr) for lr, server_lr in ((2.0, 1.0), (1.0, 2.0), (0.5, 2.0), (2.0, 4.0))),
     *(Tuned(10, lr, epochs=3, server_lr=server_lr) for lr, server_lr in ((1.0, 2.0), (0.5, 1.0))),
 )
+_FEWER_ROUNDS: Final = (
+    Tuned(1, 0.1, 1.0, epochs=3),
+    Tuned(1, 0.1, 1.0, epochs=3, server_lr=2.0),
+    Tuned(1, 0.1, 2.0, epochs=5, server_lr=2.0),
+    Tuned(1, 0.1, 0.5, server_lr=4.0),
+)
+_LARGE_COHORTS: Final = tuple(
+    (
+        _ONCE.changed(sampler={"cohort": cohort, "times": 1}),
+        tuple(replace(each, rounds=100 // cohort) for each in _FEWER_ROUNDS),
+    )
+    for cohort in (100, 50, 20)
+)
 _SHARES: Final = (WRITERS_SHARES, replace(WRITERS_SHARES, lr=0.3), replace(WRITERS_SHARES, clip=1.0))
 
 
 def _title(world: World, arm: Arm) -> str:
-    asked = f", asked {arm.sampler['times']}x" if arm.sampler else ""
+    asked = f", asked {arm.sampler['times']}x, {arm.sampler['cohort']} in a round" if arm.sampler else ""
     layer = "without" if arm.transform is None else "with"
     return f"{world.name}: {arm.kind}, epsilon {arm.epsilon:g}{asked}, {layer} transform"
 
@@ -165,7 +189,10 @@ GRIDS: Final[tuple[Grid, ...]] = (
 DROPPED: Final[tuple[Grid, ...]] = (
     (CHMNIST_RAW, Arm("central"), (8.0,), _WITH, _RAW_CENTRAL),
     (CHMNIST_RAW, Arm("record"), (8.0,), _WITH, _RAW_RECORD),
+    (LOCATION_DEEP, Arm("central"), (8.0,), _BOTH, _DEEP_CENTRAL),
+    (LOCATION_DEEP, Arm("record"), (8.0,), _BOTH, _DEEP_RECORD),
     (MNIST, _ONCE, (4.0,), _WITHOUT, _ASKED_ONCE_WIDE),
+    *((MNIST, arm, (4.0,), _WITHOUT, tried) for arm, tried in _LARGE_COHORTS),
     (LINEAR, _ONCE, (4.0,), _WITHOUT, tuple(Tuned(10, *each) for each in ((0.1, 0.5), (0.5, 1.0), (0.03, 0.5)))),
 )
 """Other inputs and models that were tried, and that no page uses."""

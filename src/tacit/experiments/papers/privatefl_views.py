@@ -22,8 +22,11 @@ CHOSEN: Final = "Chosen on validation rows: `tacit reproduce privatefl/selection
 WAYS: Final = """**Three ways to say an accuracy.** (a) Each client's own model, its transform included, on test rows of
 its own classes, mean over clients, after the last round: this is what the authors call the global model's accuracy
 (they take the round that was best on test rows). (b) The shared model on the whole test set; a transform is no part of
-it and is reset to the identity. (c) The same as (a) for training alone, without any federation: what personalization
-reaches by itself. A personal layer makes (a) easy where a client holds two classes: compare it with (c)."""
+it and is reset to its start, which is the identity unless a row says otherwise. (c) The same as (a) for training alone,
+without any federation: what personalization reaches by itself. A personal layer makes (a) easy where a client holds two
+classes: compare it with (c)."""
+
+PART: Final = "This is part of what the paper has: `--full` runs the rest, too, which nobody has done yet."
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Line:
     arm: Arm
     tuned: Tuned
     paper: float | None = None
+    emd: float | None = None  # the paper's heterogeneity, where it prints one
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,15 @@ def run(bench: Bench, lines: Sequence[Line]) -> list[Row]:
 
 
 def table(title: str, rows: Sequence[Row], note: str = "") -> Results:
-    return Results(title, ["", *HEADS], [_cells(row) for row in rows], note)
+    """With columns for heterogeneity where the paper prints it."""
+    if not any(row.line.emd for row in rows):
+        return Results(title, ["", *HEADS], [_cells(row) for row in rows], note)
+    heads = ["", *HEADS, "heterogeneity (EMD): paper", "measured"]
+    return Results(title, heads, [[*_cells(row), *_distances(row)] for row in rows], note)
+
+
+def _distances(row: Row) -> list[str]:
+    return ["-", "-"] if row.line.emd is None else [f"{row.line.emd:.3f}", row.text("emd")]
 
 
 def _cells(row: Row) -> list[str]:
@@ -111,4 +123,9 @@ def settings(rows: Sequence[Row], note: str = CHOSEN) -> Results:
         seconds = np.median([cell["seconds"] for cell in row.cells])
         lines.append([row.line.name, *map(str, numbers), f"{seconds:.0f}"])
     heads = ["", "rounds", "lr", "clip", "batch", "epochs", "server lr", "rate", "pace", "processor seconds"]
-    return Results("Settings", heads, lines, note)
+    return Results("Settings", heads, lines, f"{note} {_seeds(rows)}")
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    most = max(len(row.cells) for row in rows)
+    return "One seed: no spread is known." if most == 1 else f"{most} seeds; ± is their standard deviation."
