@@ -14,7 +14,7 @@ from tacit.federation.cohort import FixedSteps, Shuffled
 from tacit.privacy.sampling import BatchRule
 
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
-_CACHE_NUMBERS = 2**21  # the same for a recorded program, which is fastest while all of it stays in a core's cache
+_CACHE_NUMBERS = 2**21  # the same with what a step makes, for a recorded program: fastest in a core's cache
 _MOST_STEPS = 128  # a recorded program is as long as its steps are many, and a step takes a tenth of a second to record
 _MOST_STEPS_ALIKE = 512  # the same where one program serves all clients
 _FEWEST, _MOST = 4, 25  # clients of a recorded program
@@ -41,6 +41,7 @@ class Chunking:
     gather: bool
     chunk: int | None = None
     record: bool | None = None
+    outputs: int = 0  # numbers that a client's step makes on its way through the network
 
     @cached_property
     def recorded(self) -> bool:
@@ -116,11 +117,11 @@ class Chunking:
     @cached_property
     def _fitting(self) -> int:
         """The most clients of a recorded program."""
-        fitting = max(_FEWEST, min(_MOST, _CACHE_NUMBERS // self.params))
+        fitting = max(_FEWEST, min(_MOST, _CACHE_NUMBERS // (self.params + self.outputs)))
         if self.asked < self.workers * fitting:  # something for every worker, and little that only fills
             return min(fitting, max(2, math.ceil(self.asked / (2 * self.workers))))
         if self.asked < _SEVERAL_EACH * self.workers * fitting:
-            return min(range(fitting + 1, fitting // 2, -1), key=self._longest)
+            return min(range(fitting, fitting // 2, -1), key=self._longest)
         return fitting
 
     def _longest(self, several: int) -> int:

@@ -1,8 +1,10 @@
 """A dry look at a client program before anything is planned: shapes and queries, no values."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit import tree
 from tacit.core import Batch, Method, Site, Task, Tree
@@ -38,3 +40,23 @@ def probe(method: Method, task: Task, federation: Federation, start: Tree) -> Pr
     )
     reply = method.client(view, method.join(view, start), site)
     return Probe(tree.join(reply.upload), reply.state, max(private.calls.count(step) for step in range(2)))
+
+
+def outputs(task: Task, params: Tree, federation: Federation, rows: int) -> int:
+    """How many numbers a network makes of so many rows, on the way and at its end: by shapes alone."""
+    x, _ = federation.take(torch.full((rows,), int(federation.offsets[0])))
+    with torch.no_grad(), _Counting() as counting:
+        task.apply(params, x)
+    return counting.numbers
+
+
+class _Counting(TorchDispatchMode):
+    """Counts what operations make; views make nothing."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and not func.is_view:
+            self.numbers += out.numel()
+        return out

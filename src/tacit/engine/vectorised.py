@@ -17,6 +17,7 @@ from tacit.engine.chunk import Inputs, Shape
 from tacit.engine.chunking import Chunking
 from tacit.engine.clients import Clients
 from tacit.engine.device import CPU, on, within
+from tacit.engine.probe import outputs
 from tacit.engine.record import Program, record
 from tacit.engine.store import Store
 from tacit.engine.workers import Workers
@@ -140,7 +141,13 @@ class Vectorised(Clients):
             gather=self.method.gather,
             chunk=self.chunk,
             record=self.record if self.device == CPU else False,
+            outputs=outputs(self.task, self.start, self.federation, self._batch),
         )
+
+    @property
+    def _batch(self) -> int:
+        """Rows of a step, as a client with the most rows would have them."""
+        return max(1, round(self.plan.setting.batches.expected(int(self.federation.sizes.max()))))
 
     @property
     def recorded(self) -> bool:
