@@ -1,7 +1,7 @@
 """How long a round takes: Tacit beside pfl-research, Flower, Opacus, a PyTorch loop, and the machine's own limit.
 
 Every system runs in a process of its own that stays warm. They take turns round by round, so that whatever else the
-machine does weighs on all of them alike, and only one computes at a time.
+machine does weighs on all of them alike, and only one computes at a time: the next begins when the machine is idle.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import roofline
-from benchmarks.machine import CORES
+from benchmarks.machine import CORES, wait_until_idle
 from benchmarks.roofline import Rates
 from benchmarks.serving import PeerError, Worker
 from benchmarks.speed_report import Kept, Run, Timing, Timings, print_table, read, write
@@ -30,7 +30,6 @@ from benchmarks.systems import PEERS, Setting, System
 from benchmarks.workloads import WORKLOADS, Entry, Workload
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
-SETTLE_SECONDS = 0.02
 TRIAL_ROUNDS = 3
 BUSY = 0.5
 
@@ -170,6 +169,7 @@ def _measure(workload: Workload, repeats: int, step: Step) -> list[Timing]:
 def _try_settings(entry: Entry, what: str, step: Step) -> dict[Setting, float]:
     """The median of a few rounds in each setting, where there is a choice; the settings take turns as well."""
     step(what, advance=0)
+    wait_until_idle()
     with ExitStack() as stack:
         peers = {each: stack.enter_context(Peer(entry.system, entry.model, each)) for each in _to_try(entry)}
         turns = [{each: _round(peer, lambda: step(what)) for each, peer in peers.items()} for _ in range(TRIAL_ROUNDS)]
@@ -189,7 +189,7 @@ def take_turns(peers: dict[Entry, Peer], repeats: int, step: Callable[[Entry], N
             if turn >= entry.most:
                 continue
             seconds[entry].append(_round(peer, lambda entry=entry: step(entry)))
-            time.sleep(SETTLE_SECONDS)  # threads of the last one may still be going to sleep
+            wait_until_idle()
     return seconds
 
 

@@ -175,8 +175,9 @@ Written by `{run.command}`; do not edit.
 
 {_markdown_table(HEADINGS, rows(timings, rates))}
 
-Medians of rounds that the systems of a workload did in turns, one computing at a time, each warm in a process of its
-own; {protocol.WARM_UP_ROUNDS} rounds before are not counted. Where processes share a round, the last to finish counts.
+Medians of rounds that the systems of a workload did in turns, each warm in a process of its own and begun when the
+machine was idle (Ray clears up for a while after a round of Flower's); {protocol.WARM_UP_ROUNDS} rounds before are not
+counted. Where processes share a round, the last to finish counts.
 
 {_what_a_round_is(timings)}
 
