@@ -202,5 +202,5 @@ class _Rows:
 def _with_first(rows: Tensor, touched: np.ndarray, first: Tree) -> Tree:
     """Rows as trees, the untouched ones replaced by `first`."""
     if not touched.all():
-        rows[torch.from_numpy(~touched)] = tree.flatten(first)
+        rows[torch.from_numpy(~touched)] = tree.flatten(first).to(rows.dtype)
     return tree.unflatten(rows, first)
