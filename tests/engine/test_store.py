@@ -110,3 +110,12 @@ def test_expecting_clients_changes_nothing(store: Store) -> None:
     store.write(np.array([1, 3]), rows(1.0, 2))
     store.expect(np.arange(4))
     assert values(store, 0, 1, 2, 3) == [7.0, 1.0, 7.0, 1.0]
+
+
+def test_leaves_of_another_precision_are_kept_in_the_stores_own(store: Store) -> None:
+    double = {"w": rows(1.0, 2)["w"], "b": rows(1.0, 2)["b"].double()}
+    first = {"w": FIRST["w"], "b": FIRST["b"].double()}
+    store.write(np.array([2, 5]), double)
+    got = store.read(np.array([1, 2, 5]), first)
+    assert {leaf.dtype for leaf in got.values()} == {torch.float32}
+    assert got["b"].tolist() == [7.0, 1.0, 1.0]

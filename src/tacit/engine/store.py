@@ -101,7 +101,7 @@ class MemoryStore(NoStates):
     def write(self, clients: np.ndarray, states: Tree) -> None:
         places, at = torch.from_numpy(np.asarray(clients, np.int64)), 0
         for leaf in states.values():
-            flat = leaf.reshape(len(clients), -1)
+            flat = leaf.reshape(len(clients), -1).to(self._rows.dtype)
             self._rows[:, at : at + flat.shape[1]].index_copy_(0, places, flat)
             at += flat.shape[1]
         super().write(clients, states)
@@ -138,7 +138,7 @@ class FileStore(NoStates):
         return _with_first(rows, self.touched[clients], first)
 
     def write(self, clients: np.ndarray, states: Tree) -> None:
-        rows = tree.flatten(states, 1).contiguous().numpy()
+        rows = tree.flatten(states, 1).to(self._dtype).contiguous().numpy()
         self._dirty[clients] = True
         for row, client in zip(rows, clients, strict=True):
             self._file.write(self._place(client), memoryview(row).cast("B"))
