@@ -15,9 +15,10 @@ from tacit.privacy.sampling import BatchRule
 
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
 _CACHE_NUMBERS = 2**21  # the same with what a step makes, for a recorded program: fastest in a core's cache
+_COMPILED_NUMBERS = 2**23  # the same where kernels are compiled: they take one client after another
 _MOST_STEPS = 128  # a recorded program is as long as its steps are many, and a step takes a tenth of a second to record
 _MOST_STEPS_ALIKE = 512  # the same where one program serves all clients
-_FEWEST, _MOST = 4, 25  # clients of a recorded program
+_FEWEST, _MOST, _COMPILED_MOST = 4, 25, 50  # clients of a recorded program
 _SEVERAL_EACH = 8  # chunks of a worker above which one that is not full costs little
 _FEW_LENGTHS = 8
 _ROUNDED = sorted({n << k for n in (4, 5, 6, 7) for k in range(40)} | {0, 1, 2, 3})  # .., 8, 10, 12, 14, 16, 20, ..
@@ -42,6 +43,7 @@ class Chunking:
     chunk: int | None = None
     record: bool | None = None
     outputs: int = 0  # numbers that a client's step makes on its way through the network
+    compiled: bool = False  # whether kernels are compiled
 
     @cached_property
     def recorded(self) -> bool:
@@ -117,7 +119,8 @@ class Chunking:
     @cached_property
     def _fitting(self) -> int:
         """The most clients of a recorded program."""
-        fitting = max(_FEWEST, min(_MOST, _CACHE_NUMBERS // (self.params + self.outputs)))
+        numbers, most = (_COMPILED_NUMBERS, _COMPILED_MOST) if self.compiled else (_CACHE_NUMBERS, _MOST)
+        fitting = max(_FEWEST, min(most, numbers // (self.params + self.outputs)))
         if self.asked < self.workers * fitting:  # something for every worker, and little that only fills
             return min(fitting, max(2, math.ceil(self.asked / (2 * self.workers))))
         if self.asked < _SEVERAL_EACH * self.workers * fitting:

@@ -2,8 +2,8 @@
 
     sum_k w_k (f_k u_k where finite_k, else 0)    as    (w f) @ u,    with f_k = 0 where not finite_k
 
-so a chunk's updates are passed over once less, and never chosen number by number. Zero times NaN is NaN, so numbers
-that are not finite first become some that are: only a client of factor 0 has any.
+so a chunk's updates are passed over once less, and never chosen number by number. Zero times NaN is NaN, but only a
+client of factor 0 has any: a compiled sum passes it over; without one such numbers first become some that are finite.
 
 A pass over a recorded program (see simplify.py).
 """
@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tacit.engine.square_sums import given
+from tacit.models.native.sums import suits
 
 aten = torch.ops.aten
 
@@ -73,7 +74,9 @@ def _sum(user: Node, of: Node) -> Node | None:
 def _rewrite(graph: GraphModule, found: Clipped) -> None:
     clients = len(_val(found.node))
     with graph.graph.inserting_before(found.node):
-        kept = given(graph, aten.nan_to_num.default, found.uploads, like=_val(found.uploads))
+        kept = found.uploads
+        if not suits(_val(kept)):
+            kept = given(graph, aten.nan_to_num.default, kept, like=_val(kept))
         numbers = [clients, _val(kept)[0].numel()]
         rows = given(graph, aten.view.default, kept, numbers, like=_val(kept).view(numbers))
         factor, finite = (
@@ -86,7 +89,8 @@ def _rewrite(graph: GraphModule, found: Clipped) -> None:
         weights: Any = total.args[0]
         with graph.graph.inserting_before(total):
             scaled = given(graph, aten.mul.Tensor, weights, factors, like=_val(weights))
-            new = given(graph, aten.mm.default, scaled, rows, like=_val(total))
+            by = torch.ops.tacit.weighted_sum.default if suits(_val(kept)) else aten.mm.default
+            new = given(graph, by, scaled, rows, like=_val(total))
         total.replace_all_uses_with(new)
 
 

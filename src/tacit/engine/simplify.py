@@ -12,10 +12,12 @@ from torch.fx import GraphModule, Node
 from tacit.engine.at_once import at_once
 from tacit.engine.clipped_sums import clipped_sums, is_zero
 from tacit.engine.dead_steps import dead_steps
+from tacit.engine.few_rows import few_rows
 from tacit.engine.gathers import gathers
 from tacit.engine.soft_labels import soft_labels
 from tacit.engine.spans import spans
 from tacit.engine.square_sums import given, square_sums
+from tacit.engine.unstored import unstored
 
 aten = torch.ops.aten
 _FROM_NOTHING = {
@@ -51,11 +53,14 @@ def simplify(graph: GraphModule) -> GraphModule:
     gathers(graph)
     clipped_sums(graph)
     _drop_unused(graph)
+    unstored(graph)
+    _drop_unused(graph)
     soft_labels(graph)
     _zeros(graph)
     _share(graph)
     _drop_unused(graph)
     _in_place(graph)
+    few_rows(graph)
     graph.recompile()
     return graph
 

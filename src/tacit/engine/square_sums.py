@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from tacit.models.native.sums import suits
+
 aten = torch.ops.aten
 _PIECE = 1024  # numbers whose squares are added up one after the other
 
@@ -24,9 +26,16 @@ def square_sums(graph: GraphModule) -> None:
         if len(square.users) > 1 or not value.is_contiguous() or node.args[1] != list(range(1, value.dim())):
             continue
         with graph.graph.inserting_before(node):
-            total = _by_blocks(graph, of, len(value), value[0].numel(), value.dtype)
+            if suits(value):
+                total = given(graph, torch.ops.tacit.square_sums.default, of, like=_val(node))
+            else:
+                total = _by_blocks(graph, of, len(value), value[0].numel(), value.dtype)
         node.replace_all_uses_with(total)
         graph.graph.erase_node(node)
+
+
+def _val(node: Node) -> Tensor:
+    return node.meta["val"]
 
 
 def _by_blocks(graph: GraphModule, of: Any, clients: int, size: int, dtype: torch.dtype) -> Node:

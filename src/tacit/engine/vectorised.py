@@ -21,6 +21,7 @@ from tacit.engine.probe import outputs
 from tacit.engine.record import Program, record
 from tacit.engine.store import Store
 from tacit.engine.workers import Workers
+from tacit.models.native import compiled
 from tacit.models.task import ModuleTask
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Message, Totals
@@ -142,6 +143,7 @@ class Vectorised(Clients):
             chunk=self.chunk,
             record=self.record if self.device == CPU else False,
             outputs=outputs(self.task, self.start, self.federation, self._batch),
+            compiled=self.device == CPU and compiled(),
         )
 
     @property

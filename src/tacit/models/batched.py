@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn.functional import pad
 
 Pair = tuple[int, int]
 Dims = tuple[int | None, ...]
@@ -15,6 +16,10 @@ OPENED: dict[Any, Callable[..., Tensor]] = {}
 
 def pair(value: Any) -> Pair:
     return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[-1]))
+
+
+def padded(x: Tensor, padding: Pair) -> Tensor:
+    return pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
 
 
 def batched_first(leaf: Tensor, at: int | None, info: Any) -> Tensor:

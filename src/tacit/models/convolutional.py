@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from tacit.errors import TacitError
-from tacit.models.pooled import conv_max_pool2d
+from tacit.models.batched import pair
+from tacit.models.native import convolve
+from tacit.models.pooled import conv_max_pool2d_relu
 
 
 def _positive(size: int, model: str, side: int, least: int) -> int:
@@ -17,7 +19,13 @@ def _positive(size: int, model: str, side: int, least: int) -> int:
 
 def _pooled(conv: nn.Conv2d, x: Tensor) -> Tensor:
     assert conv.bias is not None
-    return conv_max_pool2d(x, conv.weight, conv.bias)
+    return conv_max_pool2d_relu(x, conv.weight, conv.bias)
+
+
+def _rectified(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """ReLU of a convolution with stride 1."""
+    out = convolve(x, conv.weight, conv.bias, padding=pair(conv.padding), relu=True)
+    return conv(x).relu() if out is None else out
 
 
 class FiveLayerCNN(nn.Module):
@@ -35,8 +43,7 @@ class FiveLayerCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], *self.image)
-        x = _pooled(self.conv1, x).relu()  # the same as after ReLU, on a quarter of the numbers
-        x = _pooled(self.conv2, x).relu()
+        x = _pooled(self.conv2, _pooled(self.conv1, x))  # the pool before ReLU: the same, on a quarter of the numbers
         x = self.linear1(x.flatten(1).contiguous()).relu()
         return self.head(self.linear2(x).relu())
 
@@ -65,7 +72,7 @@ class TwoConvCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], *self.image)
-        x = _pooled(self.conv2, self.conv1(x).relu()).relu()
+        x = _pooled(self.conv2, _rectified(self.conv1, x))
         return self.head(self.linear(x.flatten(1).contiguous()).relu())
 
 
@@ -102,7 +109,7 @@ class AlexNet(nn.Module):
         x = x.reshape(x.shape[0], *self.image)
         x = max_pool2d(self.conv1(x), 2).relu()
         x = max_pool2d(self.conv2(x), 2).relu()
-        x = self.conv4(self.conv3(x).relu()).relu()
+        x = _rectified(self.conv4, _rectified(self.conv3, x))
         x = max_pool2d(self.conv5(x), 2).relu()
         x = self.linear2(self.linear1(x.flatten(1)).relu()).relu()
         return self.head(x)

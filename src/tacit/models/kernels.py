@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from tacit.models import winograd
 from tacit.models.batched import Choice, Dims, Return, batched_first, pair
+from tacit.models.native import convolve
 from tacit.models.patches import Convolution
 
 _WIDE: Final = 512  # numbers in one filter; larger convolutions are in good hands with torch
@@ -49,7 +50,11 @@ def conv2d(
     None off the CPU, too: other devices have convolutions of their own.
     """
     plain = not isinstance(padding, str) and pair(dilation) == (1, 1) and groups == 1 and x.dim() == 4
-    if not plain or not x.is_cpu or weight[0].numel() > _WIDE:
+    if not plain or not x.is_cpu:
+        return None
+    if pair(stride) == (1, 1) and (out := convolve(x, weight, bias, padding=pair(padding))) is not None:
+        return out
+    if weight[0].numel() > _WIDE:
         return None
     if winograd.fits(x, weight, pair(stride), pair(padding)):
         out = winograd.conv2d(x, weight, pair(padding))

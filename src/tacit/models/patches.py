@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.func import vjp
-from torch.nn.functional import pad
 
-from tacit.models.batched import OPENED, Dims, Pair, batched_first, images_last
+from tacit.models.batched import OPENED, Dims, Pair, batched_first, images_last, padded
 
 aten = torch.ops.aten
 
@@ -103,8 +102,7 @@ class ConvolutionBack(Function):
 
 def _patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> tuple[Tensor, Pair]:
     """[clients, channels * kernel, places * images], and how many places there are along each side."""
-    padded = pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
-    windows = _windows(images_last(padded), (weight.shape[-2], weight.shape[-1]), stride)
+    windows = _windows(images_last(padded(x, padding)), (weight.shape[-2], weight.shape[-1]), stride)
     return windows.reshape(len(x), weight[0, 0].numel(), -1), (windows.shape[-3], windows.shape[-2])
 
 

@@ -21,8 +21,15 @@ from torch.nn.functional import pad
 from tacit.models import winograd
 from tacit.models.batched import Choice, Dims, Return, batched_first
 from tacit.models.kernels import conv2d
+from tacit.models.native import convolve
 
 _FEW: Final = 256  # numbers in a filter; for larger ones the multiplications take the time
+
+
+def conv_max_pool2d_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """relu(max_pool2d(conv2d(x, weight, bias), 2)), and never the numbers before the pool, where a kernel suits it."""
+    out = convolve(x, weight, bias, pool=True, relu=True)
+    return conv_max_pool2d(x, weight, bias).relu() if out is None else out
 
 
 def conv_max_pool2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -31,6 +38,8 @@ def conv_max_pool2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     Filters of even size and places that windows of 2 x 2 do not tile are left to torch. Where places of a window are
     equal but for rounding, any of them may get the gradient.
     """
+    if (out := convolve(x, weight, bias, pool=True)) is not None:
+        return out
     if winograd.fits(x, weight, (1, 1), (0, 0)):
         return _spread(_Largest.apply(winograd.tiles(x, weight))[0]) + bias.view(-1, 1, 1)
     side = weight.shape[-1]

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.func import vjp
-from torch.nn.functional import pad
 
-from tacit.models.batched import OPENED, Dims, Pair, batched_first, images_last
+from tacit.models.batched import OPENED, Dims, Pair, batched_first, images_last, padded
 
 aten = torch.ops.aten
 SIDE: Final = 4  # outputs along a tile
@@ -46,8 +45,7 @@ def fits(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> bool:
 
 def conv2d(x: Tensor, weight: Tensor, padding: Pair) -> Tensor:
     """torch's conv2d where it `fits`."""
-    padded = pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
-    return _Winograd.apply(padded, weight, False)
+    return _Winograd.apply(padded(x, padding), weight, False)
 
 
 def tiles(x: Tensor, weight: Tensor) -> Tensor:

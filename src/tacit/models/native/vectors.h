@@ -1,0 +1,133 @@
+/* Vectors of the machine's width and a small matrix product on them. GCC and clang alone know these extensions. */
+#ifndef TACIT_VECTORS
+#define TACIT_VECTORS
+
+#include <stdint.h>
+#include <string.h>
+
+#include "room.h"
+
+#ifdef __AVX512F__
+enum { WIDTH = 16, COLUMNS = 4 };  /* numbers of a vector; vectors of a row that registers hold at once */
+#else
+enum { WIDTH = 8, COLUMNS = 2 };
+#endif
+
+typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4)));
+typedef int32_t lanes __attribute__((vector_size(4 * WIDTH), aligned(4)));
+typedef uint8_t octets __attribute__((vector_size(WIDTH), aligned(1)));
+
+#ifdef __clang__
+#define SHUFFLED(a, b, places) shuffled(a, b, places)
+#else
+#define SHUFFLED(a, b, places) __builtin_shuffle(a, b, places)
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLLED _Pragma("GCC unroll 16")
+
+INLINE vector load(const float *at) { return *(const vector *)at; }
+INLINE void store(float *at, vector value) { *(vector *)at = value; }
+INLINE vector all(float number) { return number - (vector){0}; }
+INLINE vector chosen(lanes when, vector yes, vector no) { return (vector)(((lanes)yes & when) | ((lanes)no & ~when)); }
+
+#ifdef __clang__  /* which wants constants; its optimizer finds the shuffle */
+INLINE vector shuffled(vector a, vector b, lanes places)
+{
+    vector out;
+    UNROLLED for (int i = 0; i < WIDTH; i++) out[i] = places[i] < WIDTH ? a[places[i]] : b[places[i] - WIDTH];
+    return out;
+}
+#endif
+
+INLINE float total(vector several)
+{
+    float sum = 0;
+    UNROLLED for (int i = 0; i < WIDTH; i++) sum += several[i];
+    return sum;
+}
+
+INLINE long up_to(long number, long multiple) { return (number + multiple - 1) / multiple * multiple; }
+
+/* WIDTH rows of WIDTH numbers, turned in registers: blocks of 1, 2, 4, .. change places across the diagonal. */
+INLINE void turn_block(vector *rows)
+{
+    UNROLLED for (int size = 1; size < WIDTH; size *= 2) {
+        lanes first, second;
+        UNROLLED for (int i = 0; i < WIDTH; i++) {
+            first[i] = i & size ? WIDTH + i - size : i;
+            second[i] = i & size ? WIDTH + i : i + size;
+        }
+        UNROLLED for (int r = 0; r < WIDTH; r++) {
+            if (r & size) continue;
+            vector a = rows[r], b = rows[r + size];
+            rows[r] = SHUFFLED(a, b, first);
+            rows[r + size] = SHUFFLED(a, b, second);
+        }
+    }
+}
+
+/* [rows, columns] -> [columns, rows]; with `room_after`, a few numbers behind the end may be written, too. */
+INLINE void turn(const float *from, float *to, long rows, long columns, const int room_after)
+{
+    for (long c = 0; c < columns; c += WIDTH)
+        for (long r = 0; r < rows; r += WIDTH) {
+            long high = rows - r < WIDTH ? rows - r : WIDTH, wide = columns - c < WIDTH ? columns - c : WIDTH;
+            if (wide == WIDTH && (high == WIDTH || (room_after && rows < WIDTH))) {
+                vector part[WIDTH];
+                UNROLLED for (int i = 0; i < WIDTH; i++)
+                    part[i] = i < high ? load(from + (r + i) * columns + c) : (vector){0};
+                turn_block(part);
+                UNROLLED for (int i = 0; i < WIDTH; i++) store(to + (c + i) * rows + r, part[i]);
+                continue;
+            }
+            for (long i = c; i < c + wide; i++)
+                for (long j = r; j < r + high; j++) to[i * rows + j] = from[j * columns + i];
+        }
+}
+
+/* Where a window's gradient goes: to one of its four places, or, as the output of a ReLU that is 0, nowhere. */
+enum { NOWHERE = 4 };
+
+INLINE void larger(vector *best, lanes *which, vector other, int place)
+{
+    lanes wins = (other > *best) | (other != other);  /* what is not a number stays seen */
+    *best = chosen(wins, other, *best);
+    *which = (wins & place) | (~wins & *which);
+}
+
+INLINE void rectify(vector *value, lanes *which)
+{
+    lanes off = *value <= (vector){0};
+    *value = chosen(off, (vector){0}, *value);
+    *which = (off & NOWHERE) | (~off & *which);
+}
+
+INLINE void keep(uint8_t *at, lanes which) { *(octets *)at = __builtin_convertvector(which, octets); }
+INLINE lanes kept(const uint8_t *at) { return __builtin_convertvector(*(const octets *)at, lanes); }
+INLINE vector where(lanes which, int place, vector given) { return chosen(which == place, given, (vector){0}); }
+
+/* c[r, :] (+)= sum over k of a[r, k] b[k, :], for `rows` rows and `columns` vectors; a by its strides, b and c by
+   rows. Where places are given, they say where the numbers of one k are found, in a or in b. */
+INLINE void block(const int rows, const int columns, long depth, const float *a, long a_row, long a_depth,
+                  const long *a_places, const float *b, long b_row, const long *b_places, float *c, long c_row,
+                  const int add)
+{
+    vector sum[2 * 6][COLUMNS];  /* as large as any; what is not used takes no register */
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int q = 0; q < columns; q++)
+            sum[r][q] = add ? load(c + r * c_row + q * WIDTH) : (vector){0};
+    for (long k = 0; k < depth; k++) {
+        const float *one_of = a + (a_places ? a_places[k] : k * a_depth), *from = b + (b_places ? b_places[k] : k * b_row);
+        vector row[COLUMNS];
+        UNROLLED for (int q = 0; q < columns; q++) row[q] = load(from + q * WIDTH);
+        UNROLLED for (int r = 0; r < rows; r++) {
+            vector one = all(one_of[r * a_row]);
+            UNROLLED for (int q = 0; q < columns; q++) sum[r][q] += one * row[q];
+        }
+    }
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int q = 0; q < columns; q++) store(c + r * c_row + q * WIDTH, sum[r][q]);
+}
+
+#endif

@@ -1,0 +1,128 @@
+"""Passes that put compiled kernels into a recorded program: the same numbers, in fewer trips over them."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from tacit.engine.record import record
+from tacit.engine.simplify import simplify
+from tacit.engine.tape import taped
+from tacit.models.native import compiled
+from tacit.privacy.clip import clip
+from tests.engine.test_small_passes import CLIENTS, summed, uploads
+
+pytestmark = pytest.mark.skipif(not compiled(), reason="no C compiler that the kernels can be built with")
+aten, ours = torch.ops.aten, torch.ops.tacit
+ROWS, INPUTS, HIDDEN, STEPS = 6, 4096, 64, 3
+
+
+def simplified(program: Callable[..., Any], *inputs: Tensor) -> tuple[tuple[Tensor, ...], Counter[Any]]:
+    """All that the simplified program gives, and how often it does what."""
+    with torch.no_grad():
+        graph = simplify(taped(program, *inputs))
+        return graph(*inputs), Counter(node.target for node in graph.graph.nodes)
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def trained(first: Tensor, second: Tensor, bias: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Steps of descent on two layers, the second of which is large and sees what the first makes of its rows."""
+
+    def one(first: Tensor, second: Tensor, bias: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        def loss(first: Tensor, second: Tensor, at: int) -> Tensor:
+            return (torch.nn.functional.linear((x[at] * first).tanh(), second, bias)).square().mean()
+
+        for step in range(STEPS):
+            to_first, to_second = grad(loss, (0, 1))(first, second, step)
+            first, second = torch.add(first, to_first, alpha=-0.5), torch.add(second, to_second, alpha=-0.5)
+        return first, second
+
+    return vmap(one)(first, second, bias, x)
+
+
+def test_a_large_matrix_is_read_once_on_the_way_back_and_updated_on_the_same_trip() -> None:
+    given = (
+        numbers(CLIENTS, INPUTS),
+        numbers(CLIENTS, HIDDEN, INPUTS) / 64,
+        numbers(CLIENTS, HIDDEN),
+        numbers(CLIENTS, STEPS, ROWS, INPUTS),
+    )
+    (got_first, got_second), calls = simplified(lambda a, b, c, d: trained(a + 0.0, b + 0.0, c, d), *given)
+    first, second = trained(*given)
+    torch.testing.assert_close(got_first, first, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got_second, second, rtol=1e-4, atol=1e-5)
+    assert calls[ours.few_rows.default] == STEPS
+    assert calls[ours.few_rows_step_.default] == STEPS
+    assert not calls[ours.few_rows_back.default]
+    assert not calls[ours.few_rows_add_.default]
+
+
+@pytest.mark.parametrize("through", [lambda w: w, lambda w: w.mT, lambda w: w[:, 1:2]], ids=["whole", "turned", "part"])
+def test_a_matrix_that_is_read_after_it_was_gone_back_through_is_not_updated_early(
+    through: Callable[[Tensor], Tensor],
+) -> None:
+    def program(weight: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        weight = weight * 1.5
+        view = through(weight)
+        back = torch.bmm(y, weight)
+        seen = view.sum((1, 2)) + back.sum((1, 2))
+        return back, torch.baddbmm(weight, y.mT, x, alpha=-0.1), seen
+
+    given = numbers(CLIENTS, HIDDEN, INPUTS), numbers(CLIENTS, ROWS, HIDDEN), numbers(CLIENTS, ROWS, INPUTS)
+    got, _ = simplified(program, *given)
+    for mine, expected in zip(got, program(*given), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("spoiled", [1.0, torch.nan, torch.inf, 1e30])
+def test_a_compiled_sum_of_clipped_uploads_passes_over_what_is_not_finite(spoiled: float) -> None:
+    belongs, given = torch.ones(1, CLIENTS), uploads(spoiled).float()
+    (got,), calls = simplified(lambda u, b: summed(u + 0.0, b), given, belongs)
+    torch.testing.assert_close(got, summed(given, belongs))
+    assert calls[ours.weighted_sum.default] == calls[ours.square_sums.default] == 1
+    assert not calls[aten.nan_to_num.default] + calls[aten.nan_to_num_.default]
+
+
+def products(y: Tensor, x: Tensor, belongs: Tensor) -> Tensor:
+    clipped = vmap(lambda y, x: clip({"w": y.mT @ x}, 1.0)[0]["w"])(y, x)
+    return belongs @ clipped.reshape(CLIENTS, -1)
+
+
+@pytest.mark.parametrize("spoiled", [1.0, torch.nan, torch.inf])
+def test_uploads_of_a_first_layer_are_measured_and_summed_but_never_stored(spoiled: float) -> None:
+    y, x, belongs = numbers(CLIENTS, ROWS, HIDDEN) * 1e-2, numbers(CLIENTS, ROWS, 784), torch.ones(1, CLIENTS)
+    x[2, 1, 3], y[3] = spoiled, y[3] * 1e-6
+    (got,), calls = simplified(products, y, x, belongs)
+    torch.testing.assert_close(got, products(y, x, belongs), rtol=1e-4, atol=1e-6)
+    assert calls[ours.outer_squares.default] == calls[ours.outer_sum.default] == 1
+    assert not calls[aten.bmm.default]
+
+
+def test_uploads_that_somebody_else_reads_are_stored() -> None:
+    def program(y: Tensor, x: Tensor, belongs: Tensor) -> tuple[Tensor, Tensor]:
+        made = torch.bmm(y.mT, x)
+        clipped = vmap(lambda one: clip({"w": one}, 1.0)[0]["w"])(made)
+        return belongs @ clipped.reshape(CLIENTS, -1), made.amax((1, 2))
+
+    given = numbers(CLIENTS, ROWS, HIDDEN), numbers(CLIENTS, ROWS, 784), torch.ones(1, CLIENTS)
+    got, calls = simplified(program, *given)
+    for mine, expected in zip(got, program(*given), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
+    assert not calls[ours.outer_sum.default]
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_an_unstored_upload_is_no_longer_than_its_bound(scale: float) -> None:
+    y, x = numbers(CLIENTS, ROWS, HIDDEN) * scale, numbers(CLIENTS, ROWS, 784) + 1e3
+    y = y - y.mean(1, keepdim=True)  # what rows have in common goes: rounding is a large part of what is left
+    replay = record(products, y, x, torch.eye(CLIENTS))
+    assert replay is not None
+    norms = replay(y, x, torch.eye(CLIENTS)).double().norm(dim=1)
+    assert float(norms.max()) <= 1 + 1e-6
