@@ -210,6 +210,17 @@ def test_padding_points_at_the_clients_own_rows_and_dead_steps_are_masked(rule: 
     assert (draw.rows.dtype, draw.mask.dtype, draw.live.dtype) == (torch.int64, torch.bool, torch.bool)
 
 
+@pytest.mark.parametrize("rule", [Shuffled(4, 2), Shuffled(7), Shuffled(20)])
+def test_clients_of_one_size_are_drawn_all_at_once_as_one_by_one(rule: Shuffled) -> None:
+    data = federation(9, 9, 9, 9)
+    draw = draw_batches(rule, 3, 1, [2, 0, 3], data)
+    for at, client in enumerate((2, 0, 3)):
+        index, mask = rule.draw(3, 1, client, 9)
+        assert np.array_equal(draw.rows[at], index + data.rows(client).start)
+        assert np.array_equal(draw.mask[at], mask)
+    assert draw.live.all()
+
+
 def test_seed_round_client_and_purpose_each_change_the_draw() -> None:
     rule = Shuffled(30)
     keys = [(0, 0, 0, "batches"), (1, 0, 0, "batches"), (0, 1, 0, "batches"), (0, 0, 1, "batches"), (0, 0, 0, "adapt")]

@@ -143,9 +143,14 @@ class Shuffled:
         raise TacitError("no accountant models shuffled batches of records: draw them with PoissonBatches")
 
     def draw(self, seed: int, round: int, client: int, n: int, purpose: str = "batches") -> Rows:
-        order = uniforms((self.epochs, n), seed, purpose, round, client).argsort(1)
+        index, mask = self.several(seed, round, [client], n, purpose)
+        return index[0], mask
+
+    def several(self, seed: int, round: int, clients: Sequence[int], n: int, purpose: str = "batches") -> Rows:
+        """`draw` of clients that have n rows each: [clients, steps, size], and the mask of any of them."""
+        drawn = np.stack([uniforms((self.epochs, n), seed, purpose, round, client) for client in clients])
         places, mask = _filled_up(n, self.size, self.epochs)
-        return order.take(places, 1).reshape(-1, self.size), mask
+        return drawn.argsort(-1).take(places, -1).reshape(len(clients), -1, self.size), mask
 
 
 @lru_cache(maxsize=4096)
@@ -262,6 +267,11 @@ def draw_batches(
     """The batches of one round for the listed clients; those of a client do not depend on the rest of the list."""
     own = [int(client) for client in clients]
     sizes, starts = federation.sizes, federation.offsets[own]
+    if isinstance(rule, Shuffled) and own and len(set(sizes[own].tolist())) == 1:  # all at once: the same, sooner
+        index, mask = rule.several(seed, round, own, int(sizes[own[0]]), purpose)
+        real = np.repeat(mask[None], len(own), 0)
+        live = np.ones(index.shape[:2], bool)
+        return Draw(*map(torch.from_numpy, (index + starts[:, None, None], real, live)))
     drawn = [rule.draw(seed, round, client, int(sizes[client]), purpose) for client in own]
     steps = np.array([len(index) for index, _ in drawn], np.int64)
     shape = (len(own), int(steps.max(initial=0)), max((index.shape[1] for index, _ in drawn), default=1))

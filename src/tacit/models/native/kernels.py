@@ -15,6 +15,7 @@ _LANES: Final = 16  # channels that the widest vector holds; a multiple of every
 _TILE: Final = 4  # of Winograd's method
 _FEW_INPUTS: Final = 3
 _FEWEST_PLACES: Final = 6  # along a row, for the kernel of first layers
+_MOST_IMAGES: Final = 1024  # of a client; their memory is kept for the next call
 _LARGE: Final = 512  # numbers of a filter; for larger ones the direct way is not faster than torch
 _IMAGES_FIRST: Final = (0, 1, 2, 3, 4)
 _LAYOUTS: Final = {"direct": (0, 2, 3, 4, 1), "winograd": (0, 1, 3, 4, 2), "first": (0, 1, 3, 4, 2)}
@@ -26,7 +27,7 @@ def kernel(x: Size, weight: Size, pool: bool) -> str | None:
     high, wide = x[-2] - weight[-2] + 1, x[-1] - weight[-1] + 1
     if weight[-1] != weight[-2] or weight[-1] not in (3, 5) or min(high, wide) < 1 or (pool and (high % 2 or wide % 2)):
         return None
-    if x[0] < 1 or library() is None:
+    if not 0 < x[0] <= _MOST_IMAGES or library() is None:
         return None
     many_outputs = weight[0] % _LANES == 0 and weight[-1] == 3
     if many_outputs and weight[1] % _LANES == 0 and high % _TILE == 0 and wide % _TILE == 0:
