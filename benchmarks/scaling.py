@@ -19,6 +19,8 @@ from rich.table import Table
 
 from benchmarks.machine import CORES, machine
 from benchmarks.scaling_point import BATCH, Point
+from tacit.engine.chunking import COMPILED_MOST, MOST
+from tacit.models.native import compiled
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 
@@ -33,6 +35,9 @@ class Curve:
     about: str
 
 
+MANY = COMPILED_MOST if compiled() else MOST
+
+
 def _weights(hidden: int) -> int:
     return 784 * hidden + hidden + hidden * 10 + 10
 
@@ -45,9 +50,9 @@ CURVES = (
         "Cohort",
         tuple((n, replace(_USUAL, cohort=n)) for n in (10, 30, 100, 300, 1000, 3000, 5000)),
         "time linear, memory flat once chunks are full",
-        "A recorded program has a fixed number of clients (25 here), and each core runs one at a time. Below "
-        f"{25 * CORES} clients programs are smaller, so that every core has work; operations cost more for each client "
-        "there, so the curve is flatter. Above, a round is that many more chunks. A chunk's clients are gone from "
+        f"A recorded program has a fixed number of clients (at most {MANY} here), and each core runs one at a time. "
+        f"Below {MANY * CORES} clients programs are smaller, so that every core has work; operations cost more for each "
+        "client there, so the curve is flatter. Above, a round is that many more chunks. A chunk's clients are gone from "
         "memory when its sum is taken.",
     ),
     Curve(

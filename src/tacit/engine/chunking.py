@@ -18,7 +18,7 @@ _CACHE_NUMBERS = 2**21  # the same with what a step makes, for a recorded progra
 _COMPILED_NUMBERS = 2**23  # the same where kernels are compiled: they take one client after another
 _MOST_STEPS = 128  # a recorded program is as long as its steps are many, and a step takes a tenth of a second to record
 _MOST_STEPS_ALIKE = 512  # the same where one program serves all clients
-_FEWEST, _MOST, _COMPILED_MOST = 4, 25, 50  # clients of a recorded program
+_FEWEST, MOST, COMPILED_MOST = 4, 25, 50  # clients of a recorded program
 _SEVERAL_EACH = 8  # chunks of a worker above which one that is not full costs little
 _FEW_LENGTHS = 8
 _ROUNDED = sorted({n << k for n in (4, 5, 6, 7) for k in range(40)} | {0, 1, 2, 3})  # .., 8, 10, 12, 14, 16, 20, ..
@@ -119,7 +119,7 @@ class Chunking:
     @cached_property
     def _fitting(self) -> int:
         """The most clients of a recorded program."""
-        numbers, most = (_COMPILED_NUMBERS, _COMPILED_MOST) if self.compiled else (_CACHE_NUMBERS, _MOST)
+        numbers, most = (_COMPILED_NUMBERS, COMPILED_MOST) if self.compiled else (_CACHE_NUMBERS, MOST)
         fitting = max(_FEWEST, min(most, numbers // (self.params + self.outputs)))
         if self.asked < self.workers * fitting:  # something for every worker, and little that only fills
             return min(fitting, max(2, math.ceil(self.asked / (2 * self.workers))))
