@@ -51,9 +51,9 @@ CURVES = (
         tuple((n, replace(_USUAL, cohort=n)) for n in (10, 30, 100, 300, 1000, 3000, 5000)),
         "time linear, memory flat once chunks are full",
         f"A recorded program has a fixed number of clients (at most {MANY} here), and each core runs one at a time. "
-        f"Below {MANY * CORES} clients programs are smaller, so that every core has work; operations cost more for each "
-        "client there, so the curve is flatter. Above, a round is that many more chunks. A chunk's clients are gone from "
-        "memory when its sum is taken.",
+        f"Below {MANY * CORES} clients programs are smaller, so that every core has work; operations cost more for "
+        "each client there, so the curve is flatter. Above, a round is that many more chunks. A chunk's clients are "
+        "gone from memory when its sum is taken.",
     ),
     Curve(
         "Population",
