@@ -16,7 +16,6 @@ from tacit.models.native.linear import suits
 aten = torch.ops.aten
 _BACK = torch.ops.tacit.few_rows_back.default
 _ADD = torch.ops.tacit.few_rows_add_.default
-_VIEWS = (aten.transpose.int, aten.as_strided.default, aten.view.default, aten.select.int, aten.slice.Tensor)
 
 
 def few_rows(graph: GraphModule) -> None:
@@ -57,14 +56,20 @@ def _readers(node: Any) -> list[Node]:
     """Who reads its memory, itself or through a view."""
     found: list[Node] = []
     for user in node.users:
-        view = user.target in _VIEWS and user.args[0] is node
-        found += _readers(user) if view else [user]
+        found += _readers(user) if _is_view(user) else [user]
     return found
+
+
+def _is_view(node: Node) -> bool:
+    """Whether it shows memory of what it was given, and writes nothing there."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return any(r.alias_info and not r.alias_info.is_write for r in node.target._schema.returns)
 
 
 def _same(rows: Any, turned_back: Any) -> bool:
     """Whether the second is the first, turned and turned back."""
-    while turned_back is not rows and turned_back.target in _VIEWS:
+    while turned_back is not rows and _is_view(turned_back):
         turned_back = turned_back.args[0]
     return turned_back is rows and _val(turned_back).is_contiguous()
 
@@ -76,7 +81,11 @@ def _val(node: Any) -> Tensor:
 def _product(graph: GraphModule, node: Node, term: Any, rows: Any, matrix: Any) -> None:
     """rows @ matrix, or with the matrix turned, and a bias for all rows alike."""
     (clients, several, _), (_, inputs, outputs) = _val(rows).shape, _val(matrix).shape
-    if _turned(matrix) and _alike(term) and suits(clients, several, inputs, outputs, _val(node).dtype):
+    if (
+        _turned(matrix)
+        and _alike(term, clients, outputs)
+        and suits(clients, several, inputs, outputs, _val(node).dtype)
+    ):
         with graph.graph.inserting_before(node):
             weight = given(graph, aten.transpose.int, matrix, 1, 2, like=_val(matrix).transpose(1, 2))
             bias = None if term is None else given(graph, aten.select.int, term, 1, 0, like=_val(term).select(1, 0))
@@ -100,9 +109,13 @@ def _turned(matrix: Any) -> bool:
     return _val(matrix).transpose(1, 2).is_contiguous()
 
 
-def _alike(term: Any) -> bool:
-    """Nothing, or the same row again and again."""
-    return term is None or (_val(term).dim() == 3 and (_val(term).shape[1] == 1 or _val(term).stride(1) == 0))
+def _alike(term: Any, clients: int, outputs: int) -> bool:
+    """Nothing, or for each client a row of its own for all outputs, again and again."""
+    if term is None:
+        return True
+    value = _val(term)
+    whole = value.dim() == 3 and (value.shape[0], value.shape[2]) == (clients, outputs)
+    return whole and (value.shape[1] == 1 or value.stride(1) == 0)
 
 
 def _become(node: Node, target: Any, *args: Any) -> None:
