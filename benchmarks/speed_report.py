@@ -232,9 +232,9 @@ norms by example). Bytes are what must come from memory whatever is kept in cach
 models once in and once out. What stands between Tacit and the roofline: where networks are small (a, d1, g), starting
 an operation takes as long as doing it, and drawing batches and noise; in b, rows of pooled places that do not fill
 vectors, the linear layers' small products, and copies between layouts; in c, that the linear layer's matrix (4.7 MB a
-client) comes from beyond a core's cache three times in a step. A share may be above what an operation count suggests:
-the first linear layer's steps are done on shares of examples (a, d1) and c's second convolution by Winograd's method,
-each with a quarter of the multiplications."""
+client) is read twice and written once in a step, from beyond a core's cache. A share may be above what an operation
+count suggests: the first linear layer's steps are done on shares of examples (a, d1) and c's second convolution by
+Winograd's method, each with a quarter of the multiplications."""
 
 
 def as_json(timings: Timings, rates: Rates, run: Run) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.engine.square_sums import given
+from tacit.engine.square_sums import given, val
 from tacit.models.native.sums import suits
 
 aten = torch.ops.aten
@@ -43,54 +43,50 @@ def _clipped(graph: GraphModule, node: Node) -> Clipped | None:
     if len(scaled.users) > 1 or not all(_of_clients(each, node) for each in (finite, factor)):
         return None
     sums = [_sum(user, node) for user in node.users]
-    if not isinstance(uploads, Node) or _val(uploads).shape != _val(node).shape or not all(sums):
+    if not isinstance(uploads, Node) or val(uploads).shape != val(node).shape or not all(sums):
         return None
-    fits = _val(uploads).is_contiguous() and _val(uploads).dtype == _val(node).dtype
+    fits = val(uploads).is_contiguous() and val(uploads).dtype == val(node).dtype
     return Clipped(node, uploads, factor, finite, sums) if fits else None  # pyright: ignore[reportArgumentType]
-
-
-def _val(node: Any) -> torch.Tensor:
-    return node.meta["val"]
 
 
 def _of_clients(node: Any, like: Node) -> bool:
     """Whether it has one number for each client, which is all the same to its leaves."""
-    several = _val(like).shape
-    return isinstance(node, Node) and _val(node).shape == (several[0], *(1 for _ in several[1:])) and len(several) > 1
+    several = val(like).shape
+    return isinstance(node, Node) and val(node).shape == (several[0], *(1 for _ in several[1:])) and len(several) > 1
 
 
 def _sum(user: Node, of: Node) -> Node | None:
     """weights [levels, clients] @ what is clipped, as [clients, numbers]."""
     if user.target is aten.as_strided.default and len(user.users) == 1:
-        view, (user,) = _val(user), user.users
+        view, (user,) = val(user), user.users
     else:
-        view = _val(of)
-    flat = (len(_val(of)), _val(of)[0].numel())
+        view = val(of)
+    flat = (len(val(of)), val(of)[0].numel())
     rows = tuple(view.shape) == flat and view.is_contiguous() and view.storage_offset() == 0
     whole = user.target is aten.mm.default and isinstance(user.args[0], Node) and user.args[0] is not of
     return user if rows and whole else None
 
 
 def _rewrite(graph: GraphModule, found: Clipped) -> None:
-    clients = len(_val(found.node))
+    clients = len(val(found.node))
     with graph.graph.inserting_before(found.node):
         kept = found.uploads
-        if not suits(_val(kept)):
-            kept = given(graph, aten.nan_to_num.default, kept, like=_val(kept))
-        numbers = [clients, _val(kept)[0].numel()]
-        rows = given(graph, aten.view.default, kept, numbers, like=_val(kept).view(numbers))
+        if not suits(val(kept)):
+            kept = given(graph, aten.nan_to_num.default, kept, like=val(kept))
+        numbers = [clients, val(kept)[0].numel()]
+        rows = given(graph, aten.view.default, kept, numbers, like=val(kept).view(numbers))
         factor, finite = (
-            given(graph, aten.view.default, each, [clients], like=_val(each).reshape(clients))
+            given(graph, aten.view.default, each, [clients], like=val(each).reshape(clients))
             for each in (found.factor, found.finite)
         )
         nothing: Any = found.node.args[2]
-        factors = given(graph, aten.where.self, finite, factor, nothing, like=_val(factor))
+        factors = given(graph, aten.where.self, finite, factor, nothing, like=val(factor))
     for total in dict.fromkeys(found.sums):
         weights: Any = total.args[0]
         with graph.graph.inserting_before(total):
-            scaled = given(graph, aten.mul.Tensor, weights, factors, like=_val(weights))
-            by = torch.ops.tacit.weighted_sum.default if suits(_val(kept)) else aten.mm.default
-            new = given(graph, by, scaled, rows, like=_val(total))
+            scaled = given(graph, aten.mul.Tensor, weights, factors, like=val(weights))
+            by = torch.ops.tacit.weighted_sum.default if suits(val(kept)) else aten.mm.default
+            new = given(graph, by, scaled, rows, like=val(total))
         total.replace_all_uses_with(new)
 
 

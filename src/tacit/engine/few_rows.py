@@ -7,10 +7,9 @@ import operator
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from tacit.engine.square_sums import given
+from tacit.engine.square_sums import given, val
 from tacit.models.native.linear import suits
 
 aten = torch.ops.aten
@@ -41,7 +40,7 @@ def _together(graph: GraphModule, back: Node, order: dict[Node, int]) -> None:
         return
     update: Any = updates[0]
     _, _, x, factor = update.args
-    if order.get(x, -1) > order[back] or _val(x).shape != _val(back).shape:
+    if order.get(x, -1) > order[back] or val(x).shape != val(back).shape:
         return
     with graph.graph.inserting_before(back):
         both = graph.graph.call_function(torch.ops.tacit.few_rows_step_.default, (weight, y, x, factor))
@@ -71,49 +70,41 @@ def _same(rows: Any, turned_back: Any) -> bool:
     """Whether the second is the first, turned and turned back."""
     while turned_back is not rows and _is_view(turned_back):
         turned_back = turned_back.args[0]
-    return turned_back is rows and _val(turned_back).is_contiguous()
-
-
-def _val(node: Any) -> Tensor:
-    return node.meta["val"]
+    return turned_back is rows and val(turned_back).is_contiguous()
 
 
 def _product(graph: GraphModule, node: Node, term: Any, rows: Any, matrix: Any) -> None:
     """rows @ matrix, or with the matrix turned, and a bias for all rows alike."""
-    (clients, several, _), (_, inputs, outputs) = _val(rows).shape, _val(matrix).shape
-    if (
-        _turned(matrix)
-        and _alike(term, clients, outputs)
-        and suits(clients, several, inputs, outputs, _val(node).dtype)
-    ):
+    (clients, several, _), (_, inputs, outputs) = val(rows).shape, val(matrix).shape
+    if _turned(matrix) and _alike(term, clients, outputs) and suits(clients, several, inputs, outputs, val(node).dtype):
         with graph.graph.inserting_before(node):
-            weight = given(graph, aten.transpose.int, matrix, 1, 2, like=_val(matrix).transpose(1, 2))
-            bias = None if term is None else given(graph, aten.select.int, term, 1, 0, like=_val(term).select(1, 0))
+            weight = given(graph, aten.transpose.int, matrix, 1, 2, like=val(matrix).transpose(1, 2))
+            bias = None if term is None else given(graph, aten.select.int, term, 1, 0, like=val(term).select(1, 0))
         _become(node, torch.ops.tacit.few_rows.default, rows, weight, bias)
-    elif _val(matrix).is_contiguous() and term is None and suits(clients, several, outputs, inputs, _val(node).dtype):
+    elif val(matrix).is_contiguous() and term is None and suits(clients, several, outputs, inputs, val(node).dtype):
         _become(node, _BACK, rows, matrix)
 
 
 def _update(graph: GraphModule, node: Node) -> None:
     """weight += factor y' x"""
     weight, turned, x = node.args
-    (clients, outputs, inputs), several = _val(weight).shape, _val(x).shape[1]
-    if not _val(weight).is_contiguous() or not suits(clients, several, inputs, outputs, _val(node).dtype):
+    (clients, outputs, inputs), several = val(weight).shape, val(x).shape[1]
+    if not val(weight).is_contiguous() or not suits(clients, several, inputs, outputs, val(node).dtype):
         return
     with graph.graph.inserting_before(node):
-        y = given(graph, aten.transpose.int, turned, 1, 2, like=_val(turned).transpose(1, 2))
+        y = given(graph, aten.transpose.int, turned, 1, 2, like=val(turned).transpose(1, 2))
     _become(node, _ADD, weight, y, x, node.kwargs.get("alpha", 1))
 
 
 def _turned(matrix: Any) -> bool:
-    return _val(matrix).transpose(1, 2).is_contiguous()
+    return val(matrix).transpose(1, 2).is_contiguous()
 
 
 def _alike(term: Any, clients: int, outputs: int) -> bool:
     """Nothing, or for each client a row of its own for all outputs, again and again."""
     if term is None:
         return True
-    value = _val(term)
+    value = val(term)
     whole = value.dim() == 3 and (value.shape[0], value.shape[2]) == (clients, outputs)
     return whole and (value.shape[1] == 1 or value.stride(1) == 0)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.engine.square_sums import given
+from tacit.engine.square_sums import given, val
 
 aten = torch.ops.aten
 _FEW = 16  # numbers of a vector register; for more classes torch's own is as fast
@@ -26,23 +26,19 @@ def soft_labels(graph: GraphModule) -> None:
             _rewrite(graph, node, sums)
 
 
-def _val(node: Any) -> torch.Tensor:
-    return node.meta["val"]
-
-
 def _fits(node: Node) -> bool:
     """Whether the logarithm serves this gradient alone, over a last dimension that is short."""
     _, logarithm, dim, dtype = node.args
     x: Any = logarithm.args[0]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     alone = logarithm.target is aten._log_softmax.default and set(logarithm.users) == {node}  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    last = dim in (-1, _val(x).dim() - 1) and _val(x).shape[-1] < _FEW
-    return alone and last and dtype == _val(x).dtype == _val(node.args[0]).dtype
+    last = dim in (-1, val(x).dim() - 1) and val(x).shape[-1] < _FEW
+    return alone and last and dtype == val(x).dtype == val(node.args[0]).dtype
 
 
 def _rewrite(graph: GraphModule, node: Node, sums: dict[Node, Node]) -> None:
     gradient, logarithm, *_ = node.args
     x: Any = logarithm.args[0]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    like, row = _val(node), _val(x)[..., :1]
+    like, row = val(node), val(x)[..., :1]
     total = _row_sums(graph, gradient, sums)
     with graph.graph.inserting_before(node):
         top = given(graph, aten.amax.default, x, [-1], True, like=row)
@@ -58,15 +54,15 @@ def _rewrite(graph: GraphModule, node: Node, sums: dict[Node, Node]) -> None:
 
 def _row_sums(graph: GraphModule, gradient: Any, sums: dict[Node, Node]) -> Node:
     """Sums over classes; where all steps' gradients lie in one tensor, of all of them at once."""
-    steps, classes = _whole(gradient), _val(gradient).shape[-1]
+    steps, classes = _whole(gradient), val(gradient).shape[-1]
     if steps not in sums:
-        like = torch.empty((*_val(steps).shape[:-1], 1), dtype=_val(steps).dtype, device="meta")
+        like = torch.empty((*val(steps).shape[:-1], 1), dtype=val(steps).dtype, device="meta")
         with graph.graph.inserting_after(steps):
             sums[steps] = given(graph, aten.sum.dim_IntList, steps, [-1], True, like=like)
     if steps is gradient:
         return sums[steps]
-    shape = (*_val(gradient).shape[:-1], 1)
-    like = torch.empty(shape, dtype=_val(gradient).dtype, device="meta")
+    shape = (*val(gradient).shape[:-1], 1)
+    like = torch.empty(shape, dtype=val(gradient).dtype, device="meta")
     place = gradient.args[3] // classes
     with graph.graph.inserting_after(gradient):
         return given(graph, aten.as_strided.default, sums[steps], list(shape), list(like.stride()), place, like=like)
@@ -76,6 +72,6 @@ def _whole(gradient: Any) -> Node:
     """What a gradient is a part of, if it is a run of whole rows there."""
     if gradient.target is not aten.as_strided.default:
         return gradient
-    steps, now = gradient.args[0], _val(gradient)
-    rows = _val(steps).is_contiguous() and now.is_contiguous() and _val(steps).shape[-1] == now.shape[-1]
+    steps, now = gradient.args[0], val(gradient)
+    rows = val(steps).is_contiguous() and now.is_contiguous() and val(steps).shape[-1] == now.shape[-1]
     return steps if rows and gradient.args[3] % now.shape[-1] == 0 else gradient

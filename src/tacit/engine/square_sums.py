@@ -27,15 +27,11 @@ def square_sums(graph: GraphModule) -> None:
             continue
         with graph.graph.inserting_before(node):
             if suits(value):
-                total = given(graph, torch.ops.tacit.square_sums.default, of, like=_val(node))
+                total = given(graph, torch.ops.tacit.square_sums.default, of, like=val(node))
             else:
                 total = _by_blocks(graph, of, len(value), value[0].numel(), value.dtype)
         node.replace_all_uses_with(total)
         graph.graph.erase_node(node)
-
-
-def _val(node: Node) -> Tensor:
-    return node.meta["val"]
 
 
 def _by_blocks(graph: GraphModule, of: Any, clients: int, size: int, dtype: torch.dtype) -> Node:
@@ -66,3 +62,8 @@ def given(graph: GraphModule, target: Any, *args: Any, like: Tensor) -> Node:
     node = graph.graph.call_function(target, args)
     node.meta["val"] = like
     return node
+
+
+def val(node: Any) -> Tensor:
+    """What its result is like: shape, strides and type, without numbers."""
+    return node.meta["val"]

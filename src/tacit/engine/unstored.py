@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.engine.square_sums import given
+from tacit.engine.square_sums import given, val
 from tacit.models.native.sums import suits_outer
 
 aten, ours = torch.ops.aten, torch.ops.tacit
@@ -29,24 +29,20 @@ def _readers(node: Node) -> list[Node]:
     """Who reads all of it as [clients, ..], itself or through views that change nothing but its shape."""
     found: list[Node] = []
     for user in node.users:
-        same = user.target in _VIEWS and _val(user).is_contiguous() and _val(user).numel() == _val(node).numel()
-        found += _readers(user) if same and len(_val(user)) == len(_val(node)) else [user]
+        same = user.target in _VIEWS and val(user).is_contiguous() and val(user).numel() == val(node).numel()
+        found += _readers(user) if same and len(val(user)) == len(val(node)) else [user]
     return found
-
-
-def _val(node: Any) -> torch.Tensor:
-    return node.meta["val"]
 
 
 def _rewrite(graph: GraphModule, node: Node, readers: list[Node]) -> None:
     turned, x = node.args
-    if not suits_outer(_val(turned), _val(x)):
+    if not suits_outer(val(turned), val(x)):
         return
     with graph.graph.inserting_before(node):
-        y = given(graph, aten.transpose.int, turned, 1, 2, like=_val(turned).transpose(1, 2))
+        y = given(graph, aten.transpose.int, turned, 1, 2, like=val(turned).transpose(1, 2))
     for reader in readers:
         with graph.graph.inserting_before(reader):
-            new = given(graph, _FROM[reader.target], *reader.args[:-1], y, x, like=_val(reader))
+            new = given(graph, _FROM[reader.target], *reader.args[:-1], y, x, like=val(reader))
         reader.replace_all_uses_with(new)
 
 

@@ -143,7 +143,7 @@ class Vectorised(Clients):
             chunk=self.chunk,
             record=self.record if self.device == CPU else False,
             outputs=outputs(self.task, self.start, self.federation, self._batch),
-            compiled=self.device == CPU and compiled(),
+            compiled=self.device == CPU and self._dtype == torch.float32 and compiled(),
         )
 
     @property

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import torch
 from torch import Tensor
 
 HERE: Final = Path(__file__).resolve().parent
@@ -66,7 +67,8 @@ def _folder() -> Path:
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacit" / "native"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK):
+        found = folder.stat()
+        if found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK):
             return folder
     except (OSError, RuntimeError):  # no home, or one that is not ours
         pass
@@ -75,8 +77,21 @@ def _folder() -> Path:
 
 @cache
 def _own_folder() -> Path:
-    """For this process alone."""
-    return Path(tempfile.mkdtemp(prefix="tacit-native-"))
+    """For this process alone, and gone with it."""
+    _kept.append(tempfile.TemporaryDirectory(prefix="tacit-native-"))
+    return Path(_kept[-1].name)
+
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def operation(schema: str, function: Callable[..., object]) -> None:
+    """A torch operation of this name, so that recorded programs can hold it."""
+    _operations.define(schema)
+    _operations.impl(schema.partition("(")[0], function, "CPU")
+
+
+_operations: Final = torch.library.Library("tacit", "FRAGMENT")
 
 
 def call(function: str, tensors: Sequence[Tensor | None], *numbers: float) -> None:

@@ -55,8 +55,6 @@ static void some_taps(long rows, long run, long depth, const float *weight, cons
     }
 }
 
-INLINE long smaller(long a, long b) { return a < b ? a : b; }
-
 /* How many of so many are made at once: at most `most`, and about as many the last time. */
 INLINE long at_once(long several, long most)
 {

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Size, Tensor
 
-from tacit.models.native.build import call, library
+from tacit.models.native.build import call, library, operation
 
 _LANES: Final = 16  # channels that the widest vector holds; a multiple of every other width
 _TILE: Final = 4  # of Winograd's method
@@ -102,11 +102,11 @@ def _sizes(x: Tensor, weight: Tensor, name: str) -> list[int]:
     return [clients, images, high, wide, inputs, outputs]
 
 
-_operations: Final = torch.library.Library("tacit", "FRAGMENT")
-_operations.define("convolve(Tensor x, Tensor weight, Tensor bias, bool pool, bool relu, str name) -> (Tensor, Tensor)")
-_operations.define(
-    "convolve_back(Tensor gradient, Tensor which, Tensor x, Tensor weight, bool pool, bool relu, bool to_inputs,"
-    " str name) -> (Tensor, Tensor, Tensor)"
+operation(
+    "convolve(Tensor x, Tensor weight, Tensor bias, bool pool, bool relu, str name) -> (Tensor, Tensor)", _convolve
 )
-_operations.impl("convolve", _convolve, "CPU")
-_operations.impl("convolve_back", _convolve_back, "CPU")
+operation(
+    "convolve_back(Tensor gradient, Tensor which, Tensor x, Tensor weight, bool pool, bool relu, bool to_inputs,"
+    " str name) -> (Tensor, Tensor, Tensor)",
+    _convolve_back,
+)

@@ -7,8 +7,6 @@
 
 enum { PIECE = 1024, GROUP = 5, QUAD = 4, DEPTH = 16 };
 
-INLINE long smaller(long a, long b) { return a < b ? a : b; }
-
 INLINE void copy_rows(const float *from, long from_row, float *to, long to_row, long rows, long piece)
 {
     for (long r = 0; r < rows; r++) memcpy(to + r * to_row, from + r * from_row, 4 * piece);

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tacit.models.native.build import call, library
+from tacit.models.native.build import call, library, operation
 
 _FEW: Final = 64  # rows
 _LARGE: Final = 2**18  # numbers of a matrix; smaller ones stay in a core's cache, and torch is as fast
@@ -56,12 +56,7 @@ def _step(weight: Tensor, y: Tensor, x: Tensor, factor: float) -> tuple[Tensor, 
     return to_x, weight
 
 
-_operations: Final = torch.library.Library("tacit", "FRAGMENT")
-_operations.define("few_rows(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-_operations.define("few_rows_back(Tensor y, Tensor weight) -> Tensor")
-_operations.define("few_rows_add_(Tensor(a!) weight, Tensor y, Tensor x, float factor) -> Tensor(a!)")
-_operations.define("few_rows_step_(Tensor(a!) weight, Tensor y, Tensor x, float factor) -> (Tensor, Tensor(a!))")
-_operations.impl("few_rows", _forward, "CPU")
-_operations.impl("few_rows_back", _back, "CPU")
-_operations.impl("few_rows_add_", _add, "CPU")
-_operations.impl("few_rows_step_", _step, "CPU")
+operation("few_rows(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _forward)
+operation("few_rows_back(Tensor y, Tensor weight) -> Tensor", _back)
+operation("few_rows_add_(Tensor(a!) weight, Tensor y, Tensor x, float factor) -> Tensor(a!)", _add)
+operation("few_rows_step_(Tensor(a!) weight, Tensor y, Tensor x, float factor) -> (Tensor, Tensor(a!))", _step)

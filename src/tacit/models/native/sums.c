@@ -7,8 +7,6 @@
 
 enum { PIECE = 1024, GROUP = 5 };
 
-INLINE long smaller(long a, long b) { return a < b ? a : b; }
-
 /* Few squares at a time in single precision, their sums in double. */
 INLINE double squares_of(const float *from, long several)
 {

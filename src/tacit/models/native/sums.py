@@ -4,12 +4,10 @@ Passes over recorded programs put these in (`tacit.engine.square_sums`, `clipped
 compiled. The sum of squares is that of the very numbers that are summed: what is clipped by it keeps to its bound.
 """
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
-from tacit.models.native.build import call, library
+from tacit.models.native.build import call, library, operation
 
 
 def suits(like: Tensor) -> bool:
@@ -54,12 +52,7 @@ def _outer_sum(weights: Tensor, y: Tensor, x: Tensor) -> Tensor:
     return totals
 
 
-_operations: Final = torch.library.Library("tacit", "FRAGMENT")
-_operations.define("square_sums(Tensor uploads) -> Tensor")
-_operations.define("weighted_sum(Tensor weights, Tensor uploads) -> Tensor")
-_operations.define("outer_squares(Tensor y, Tensor x) -> Tensor")
-_operations.define("outer_sum(Tensor weights, Tensor y, Tensor x) -> Tensor")
-_operations.impl("square_sums", _square_sums, "CPU")
-_operations.impl("weighted_sum", _weighted_sum, "CPU")
-_operations.impl("outer_squares", _outer_squares, "CPU")
-_operations.impl("outer_sum", _outer_sum, "CPU")
+operation("square_sums(Tensor uploads) -> Tensor", _square_sums)
+operation("weighted_sum(Tensor weights, Tensor uploads) -> Tensor", _weighted_sum)
+operation("outer_squares(Tensor y, Tensor x) -> Tensor", _outer_squares)
+operation("outer_sum(Tensor weights, Tensor y, Tensor x) -> Tensor", _outer_sum)

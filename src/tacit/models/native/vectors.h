@@ -47,6 +47,7 @@ INLINE float total(vector several)
     return sum;
 }
 
+INLINE long smaller(long a, long b) { return a < b ? a : b; }
 INLINE long up_to(long number, long multiple) { return (number + multiple - 1) / multiple * multiple; }
 
 /* WIDTH rows of WIDTH numbers, turned in registers: blocks of 1, 2, 4, .. change places across the diagonal. */
@@ -128,6 +129,27 @@ INLINE void block(const int rows, const int columns, long depth, const float *a,
     }
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int q = 0; q < columns; q++) store(c + r * c_row + q * WIDTH, sum[r][q]);
+}
+
+/* c (+)= a b, where a has a multiple of 2 `rows` of rows and b of WIDTH columns. */
+
+INLINE void panel(const int rows, const int columns, long several, long depth, const float *a, long a_row, long a_depth,
+                  const float *b, long b_row, float *c, long c_row, const int add)
+{
+    for (long r = 0; r + rows <= several; r += rows)
+        block(rows, columns, depth, a + r * a_row, a_row, a_depth, 0, b, b_row, 0, c + r * c_row, c_row, add);
+}
+
+INLINE void product(const int rows, long several, long wide, long depth, const float *a, long a_row, long a_depth,
+                    const float *b, float *c, const int add)
+{
+    long at = 0;
+    for (; at + COLUMNS * WIDTH <= wide; at += COLUMNS * WIDTH)
+        panel(rows, COLUMNS, several, depth, a, a_row, a_depth, b + at, wide, c + at, wide, add);
+    for (; COLUMNS > 2 && at + 2 * WIDTH <= wide; at += 2 * WIDTH)
+        panel(2 * rows, 2, several, depth, a, a_row, a_depth, b + at, wide, c + at, wide, add);
+    for (; at + WIDTH <= wide; at += WIDTH)
+        panel(rows, 1, several, depth, a, a_row, a_depth, b + at, wide, c + at, wide, add);
 }
 
 #endif

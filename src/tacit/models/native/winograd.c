@@ -223,27 +223,6 @@ INLINE void places_to_values(const float *y, const uint8_t *which, float *values
         }
 }
 
-/* Products of matrices whose rows are multiples of ROWS or of 4, and whose columns are of WIDTH. */
-
-INLINE void panel(const int rows, const int columns, long several, long depth, const float *a, long a_row, long a_depth,
-                  const float *b, long b_row, float *c, long c_row, const int add)
-{
-    for (long r = 0; r + rows <= several; r += rows)
-        block(rows, columns, depth, a + r * a_row, a_row, a_depth, 0, b, b_row, 0, c + r * c_row, c_row, add);
-}
-
-INLINE void product(const int rows, long several, long wide, long depth, const float *a, long a_row, long a_depth,
-                    const float *b, float *c, const int add)
-{
-    long at = 0;
-    for (; at + COLUMNS * WIDTH <= wide; at += COLUMNS * WIDTH)
-        panel(rows, COLUMNS, several, depth, a, a_row, a_depth, b + at, wide, c + at, wide, add);
-    for (; COLUMNS > 2 && at + 2 * WIDTH <= wide; at += 2 * WIDTH)
-        panel(2 * rows, 2, several, depth, a, a_row, a_depth, b + at, wide, c + at, wide, add);
-    for (; at + WIDTH <= wide; at += WIDTH)
-        panel(rows, 1, several, depth, a, a_row, a_depth, b + at, wide, c + at, wide, add);
-}
-
 void winograd_forward(const float *x, const float *weight, const float *bias, float *y, uint8_t *which, long step,
                       long bias_step, long clients, long images, long high, long wide, long inputs, long outputs,
                       long pool, long relu, long turned)
