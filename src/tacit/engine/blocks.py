@@ -92,6 +92,7 @@ class Blocks:
                 dtype=dtype,
             ),
         )
+        hot.meta["one hot"] = picks
         return self._part(hot, 2, at)
 
     def _column(self, several: int, like: Node) -> Node:
@@ -112,7 +113,9 @@ class Blocks:
         )
         taken = self.call(aten.index_select.default, flat, 0, places, like=of, shape=(clients * every, outputs))
         shape = (clients, every, outputs)
-        return self.call(aten.view.default, taken, list(shape), like=of, shape=shape)
+        rows = self.call(aten.view.default, taken, list(shape), like=of, shape=shape)
+        rows.meta["picked"] = of, picks
+        return rows
 
     def _places(self, picks: Node, several: int) -> Node:
         """Row numbers of each client as places among all clients' rows."""

@@ -12,11 +12,15 @@ from torch.fx import GraphModule, Node
 from tacit.engine.at_once import at_once
 from tacit.engine.clipped_sums import clipped_sums, is_zero
 from tacit.engine.dead_steps import dead_steps
+from tacit.engine.each_client import each_client
 from tacit.engine.few_rows import few_rows
 from tacit.engine.gathers import gathers
+from tacit.engine.picks import picks
+from tacit.engine.pulls import pulls
 from tacit.engine.soft_labels import soft_labels
 from tacit.engine.spans import spans
 from tacit.engine.square_sums import given, square_sums
+from tacit.engine.tape import item
 from tacit.engine.unstored import unstored
 
 aten = torch.ops.aten
@@ -58,6 +62,11 @@ def simplify(graph: GraphModule) -> GraphModule:
     soft_labels(graph)
     _zeros(graph)
     _share(graph)
+    _drop_unused(graph)
+    pulls(graph)
+    picks(graph)
+    _drop_unused(graph)
+    each_client(graph)
     _drop_unused(graph)
     _in_place(graph)
     few_rows(graph)
@@ -120,6 +129,8 @@ def _drop_times_one(graph: GraphModule) -> None:
 
 def _shares_memory(node: Node) -> bool:
     """Whether what it gives lies in the memory of what it was given."""
+    if node.target is item and node.args[0].target is torch.ops.tacit.each_client.default:  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        return False
     if not isinstance(node.target, torch._ops.OpOverload):  # an item of several results
         return node.op == "call_function"
     return node.target is aten._unsafe_view.default or any(r.alias_info for r in node.target._schema.returns)

@@ -247,7 +247,7 @@ class _Spans:
         if not isinstance(whole, Node) or whole is view:
             return None
         of, now = value(whole), value(view)
-        if of.ndim != 3 or not of.is_contiguous() or now.storage_offset() != of.storage_offset():
+        if of.ndim != 3 or now.storage_offset() != of.storage_offset():
             return None
         turned = of.transpose(1, 2)
         same = (turned.shape, turned.stride()) == (now.shape, now.stride())
@@ -265,13 +265,14 @@ class _Spans:
         with self.blocks.module.graph.inserting_after(node):
             place = self.blocks.module.graph.call_function(aten.clone.default, (node,))
         with self.blocks.module.graph.inserting_before(place):
-            total: Any = None
-            for base, c in sorted(form.bases.items(), key=lambda each: len(shape_of(each[0]))):  # what is small first
-                total = self.blocks.times(base, c) if total is None else self.blocks.plus(total, base, c)
-            if form.shares is not None:
-                total = self._added_product(
-                    total, self.blocks.turned(form.shares), self.blocks.flat(form.block), like=node
-                )
+            total = self._dense(node, form.bases, form.shares, self.blocks.flat(form.block))
         for user in asking:
             user.replace_input_with(node, total)
         self.blocks.module.graph.erase_node(place)
+
+    def _dense(self, like: Node, bases: dict[Node, float], shares: Node, rows: Node) -> Node:
+        ordered = dict(sorted(bases.items(), key=lambda each: len(shape_of(each[0]))))  # what is small first
+        total: Any = None
+        for base, c in ordered.items():
+            total = self.blocks.times(base, c) if total is None else self.blocks.plus(total, base, c)
+        return self._added_product(total, self.blocks.turned(shares), rows, like=like)

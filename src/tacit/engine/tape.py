@@ -47,7 +47,7 @@ class _Tape(TorchDispatchMode):
         else:
             for at, part in enumerate(out):
                 if isinstance(part, Tensor):
-                    self._keep(part, self.graph.call_function(_item, (call, at)))
+                    self._keep(part, self.graph.call_function(item, (call, at)))
         return out
 
     def node(self, value: Tensor) -> Node:
@@ -73,5 +73,5 @@ def _pure(func: Any) -> Any:
     return getattr(getattr(aten, name[:-1]), func._overloadname)
 
 
-def _item(several: Any, at: int) -> Tensor:
+def item(several: Any, at: int) -> Tensor:
     return several[at]

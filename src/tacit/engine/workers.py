@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain, islice
 from queue import SimpleQueue
 from threading import Semaphore
 from typing import Generic, TypeVar
@@ -45,9 +46,13 @@ class Workers(Generic[Tool]):
     def _ahead(
         self, pool: ThreadPoolExecutor, work: Callable[[Tool, Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
+        """The first items are made before any worker starts: one that wakes up often does so on the caller's core, and
+        then the next worker's item waits for it."""
         free, waiting = Semaphore(self.several + _AHEAD), deque[Future[Result]]()
+        items = iter(items)
+        first = list(islice(items, self.several))
         try:
-            for item in items:
+            for item in chain(first, items):
                 free.acquire()
                 waiting.append(pool.submit(self._with_tool, work, item))
                 waiting[-1].add_done_callback(lambda _: free.release())

@@ -8,6 +8,7 @@
 #include "room.h"
 
 #ifdef __AVX512F__
+#include <immintrin.h>
 enum { WIDTH = 16, COLUMNS = 4 };  /* numbers of a vector; vectors of a row that registers hold at once */
 #else
 enum { WIDTH = 8, COLUMNS = 2 };
@@ -40,12 +41,49 @@ INLINE vector shuffled(vector a, vector b, lanes places)
 }
 #endif
 
-INLINE float total(vector several)
+typedef float eight __attribute__((vector_size(32), aligned(4)));
+typedef float four __attribute__((vector_size(16), aligned(4)));
+
+/* All numbers of a vector joined, half with half: `join` joins vectors, `join_two` numbers. */
+#define FOLDED(several, join, join_two)                                                                                \
+    ({                                                                                                                 \
+        union { vector whole; eight part[WIDTH / 8]; } wide_ = {several};                                              \
+        eight some_ = wide_.part[0];                                                                                   \
+        if (WIDTH == 16) some_ = join(some_, wide_.part[WIDTH / 16]);                                                  \
+        union { eight whole; four part[2]; } less_ = {some_};                                                          \
+        four last_ = join(less_.part[0], less_.part[1]);                                                               \
+        float x_ = join_two(last_[0], last_[2]), y_ = join_two(last_[1], last_[3]);                                    \
+        join_two(x_, y_);                                                                                              \
+    })
+#define PLUS(x, y) ((x) + (y))
+
+INLINE float total(vector several) { return FOLDED(several, PLUS, PLUS); }
+
+/* The first `several` of a vector's numbers, where there may be no more of them; the others are `otherwise`. */
+#ifdef __AVX512F__
+INLINE vector load_part(const float *at, long several, vector otherwise)
 {
-    float sum = 0;
-    UNROLLED for (int i = 0; i < WIDTH; i++) sum += several[i];
-    return sum;
+    return (vector)_mm512_mask_loadu_ps((__m512)otherwise, (__mmask16)((1u << several) - 1), at);
 }
+INLINE void store_part(float *at, vector value, long several)
+{
+    _mm512_mask_storeu_ps(at, (__mmask16)((1u << several) - 1), (__m512)value);
+}
+#else
+INLINE vector load_part(const float *at, long several, vector otherwise)
+{
+    if (several == WIDTH) return load(at);
+    for (int i = 0; i < several; i++) otherwise[i] = at[i];
+    return otherwise;
+}
+INLINE void store_part(float *at, vector value, long several)
+{
+    if (several == WIDTH)
+        store(at, value);
+    else
+        for (int i = 0; i < several; i++) at[i] = value[i];
+}
+#endif
 
 INLINE long smaller(long a, long b) { return a < b ? a : b; }
 INLINE long up_to(long number, long multiple) { return (number + multiple - 1) / multiple * multiple; }
