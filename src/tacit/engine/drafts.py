@@ -15,8 +15,7 @@ from tacit.engine.places import Place
 from tacit.models.native.each_client import DIMENSIONS, Kind
 
 aten, ours = torch.ops.aten, torch.ops.tacit
-_LARGEST: Final = 2**16  # numbers of a client that a core's cache has room for, with others like them
-_LARGEST_MATRIX: Final = 2**17
+_LARGEST: Final = 2**17  # numbers of a client that a core's cache has room for, with others like them
 _MOST_PRODUCTS: Final = {2: 2**20, 3: 2**22}  # of a client with what all share, or with its own; torch is as fast above
 Strides = tuple[int, ...]
 
@@ -148,7 +147,7 @@ def product(d: _Drafting) -> Draft | None:
         first = first.as_strided((d.clients, rows, first.shape[1]), (rows * first.stride(0), *first.stride()))
         second = second.expand(d.clients, *second.shape)
     rows, depth, columns = *first.shape[1:], second.shape[2]
-    if max(rows * depth, depth * columns) > _LARGEST_MATRIX or rows * depth * columns > most:
+    if max(rows * depth, depth * columns) > _LARGEST or rows * depth * columns > most:
         return None
     beta = d.factor("beta") if term else 0.0
     reads = [
@@ -179,6 +178,28 @@ def picked(d: _Drafting) -> Draft | None:
     )
     reads = tuple(read._replace(strides=(0, read.strides[0], 1)) for read in reads)
     return Draft(Kind.PICKED, sizes, (0, sizes[2], 1), reads, depth=rows.shape[1])
+
+
+def fetched(d: _Drafting) -> Draft | None:
+    """Rows of what all clients share, as many for each client."""
+    of, dim, numbers = d.args
+    rows, which = d.seen(of), d.seen(numbers, torch.int64)
+    if rows is None or which is None or dim or rows.dim() != 2 or rows.stride(1) != 1 or d.shape[0] % d.clients:
+        return None
+    several = d.shape[0] // d.clients
+    reads = (
+        d.read(of, 0, (1, *rows.shape), (0, rows.stride(0), 1)),
+        d.read(numbers, several * which.stride(0), (1, several, 1), (0, which.stride(0), 1)),
+    )
+    return Draft(Kind.PICKED, (1, several, rows.shape[1]), (0, rows.shape[1], 1), reads, depth=rows.shape[0])
+
+
+def squares(d: _Drafting) -> Draft | None:
+    seen = d.seen(d.args[0])
+    if seen is None or not seen.is_contiguous():
+        return None
+    sizes = (1, 1, seen[0].numel())
+    return Draft(Kind.SQUARES, sizes, (0, 0, 1), (d.read(d.args[0], sizes[2], sizes, (0, 0, 1)),))
 
 
 def put(d: _Drafting) -> Draft | None:
@@ -255,4 +276,6 @@ _KINDS: dict[Any, Callable[[_Drafting], Draft | None]] = {
     ours.blend.default: elementwise(Kind.SUM, lambda d: d.args[3], lambda d: d.args[2]),
     ours.picked_rows.default: picked,
     ours.put_rows.default: put,
+    aten.index_select.default: fetched,
+    ours.square_sums.default: squares,
 }

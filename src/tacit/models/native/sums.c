@@ -3,6 +3,8 @@
    Uploads [clients, numbers], or as they come about: y' x of each client, y [clients, rows, outputs], x [clients, rows,
    inputs], made piece by piece in registers, the same numbers both times, and never stored. An upload of weight 0 is not
    looked at, whatever is in it. inputs are a multiple of WIDTH. */
+#include "sums.h"
+
 #include "vectors.h"
 
 enum { PIECE = 1024, GROUP = 5 };
@@ -18,14 +20,16 @@ INLINE double squares_of(const float *from, long several)
     return (double)total(sum) + (double)rest;
 }
 
+float square_sum(const float *upload, long numbers)
+{
+    double sum = 0;
+    for (long at = 0; at < numbers; at += PIECE) sum += squares_of(upload + at, smaller(PIECE, numbers - at));
+    return (float)sum;
+}
+
 void square_sums(const float *uploads, float *sums, long clients, long numbers)
 {
-    for (long k = 0; k < clients; k++) {
-        double sum = 0;
-        for (long at = 0; at < numbers; at += PIECE)
-            sum += squares_of(uploads + k * numbers + at, smaller(PIECE, numbers - at));
-        sums[k] = (float)sum;
-    }
+    for (long k = 0; k < clients; k++) sums[k] = square_sum(uploads + k * numbers, numbers);
 }
 
 INLINE void add(float *to, const float *from, float weight, long several)
