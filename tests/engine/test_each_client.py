@@ -207,3 +207,49 @@ def test_picked_rows_and_put_rows_are_what_their_names_say() -> None:
     torch.testing.assert_close(put[1, 1], 0.5 * of[1, 1] + 2 * (rows[1, 0] + rows[1, 1]))
     torch.testing.assert_close(ours.put_rows(None, picks, rows, 4, 0.5, 2.0)[0, 1], torch.zeros(3))
     torch.testing.assert_close(ours.blend(of, of[0], 0.5, 2.0), 0.5 * of + 2 * of[0])
+
+
+def padded(weights: tuple[Tensor, Tensor, Tensor], x: Tensor, y: Tensor, live: Tensor) -> tuple[Tensor, ...]:
+    """The same on a batch of its own in every step, where steps that are not live leave all as it is."""
+
+    def one(first: Tensor, bias: Tensor, second: Tensor, x: Tensor, y: Tensor, live: Tensor) -> tuple[Tensor, ...]:
+        def loss(now: tuple[Tensor, ...], at: int) -> Tensor:
+            return cross_entropy(linear(linear(x[at], now[0], now[1]).relu(), now[2]), y[at])
+
+        start = now = (first, bias, second)
+        for step in range(STEPS):
+            slopes = grad(loss)(now, step)
+            new = (torch.add(a, g, alpha=-0.3) for a, g in zip(now, slopes, strict=True))
+            now = tuple(torch.where(live[step], a, b) for a, b in zip(new, now, strict=True))
+        return tuple(a - b for a, b in zip(now, start, strict=True))
+
+    return vmap(one)(*weights, x, y, live)
+
+
+def padded_world() -> tuple[Tensor, ...]:
+    weights = numbers(CLIENTS, HIDDEN, INPUTS) / 7, numbers(CLIENTS, HIDDEN), numbers(CLIENTS, CLASSES, HIDDEN) / 5
+    x, y = numbers(CLIENTS, STEPS, BATCH, INPUTS), torch.arange(CLIENTS * STEPS * BATCH) % CLASSES
+    return *weights, x, y.reshape(CLIENTS, STEPS, BATCH)
+
+
+@pytest.mark.parametrize("live", [[6, 6, 6], [1, 3, 6], [0, 5, 1]])
+def test_clients_pass_over_steps_that_only_pad_them(live: list[int]) -> None:
+    a, b, c, x, y = padded_world()
+    taken = torch.arange(STEPS) < torch.tensor(live).unsqueeze(1)
+    got, calls = simplified(lambda a, b, c, x, y, live: padded((a, b, c), x, y, live), a, b, c, x, y, taken)
+    exact = padded((a.double(), b.double(), c.double()), x.double(), y, taken)
+    for mine, expected in zip(got, exact, strict=True):
+        torch.testing.assert_close(mine.double(), expected, rtol=1e-4, atol=1e-5)
+    assert calls[ours.each_client.default] == 1
+
+
+def test_what_is_not_a_number_in_a_step_that_is_passed_over_is_never_met() -> None:
+    a, b, c, x, y = padded_world()
+    taken = torch.arange(STEPS) < torch.tensor([1, 3, 6]).unsqueeze(1)
+    graph = lambda *given: simplified(lambda a, b, c, x, y, live: padded((a, b, c), x, y, live), *given)  # noqa: E731
+    clean, _ = graph(a, b, c, x, y, taken)
+    x = x.clone()
+    x[0, 3:], x[1, 4:] = torch.nan, torch.inf
+    spoiled, _ = graph(a, b, c, x, y, taken)
+    for one, other in zip(clean, spoiled, strict=True):
+        assert torch.equal(one, other)

@@ -44,6 +44,7 @@ class Chunking:
     record: bool | None = None
     outputs: int = 0  # numbers that a client's step makes on its way through the network
     compiled: bool = False  # whether kernels are compiled
+    skipped: bool = False  # whether steps that only pad a client cost it next to nothing
 
     @cached_property
     def recorded(self) -> bool:
@@ -74,7 +75,15 @@ class Chunking:
         if not self._varied:
             return _pieces(ordered, itertools.repeat(self.chunk or self._fitting))
         chunks = _pieces(ordered, iter(self._menu.cut(self.steps[ordered])))
-        return iter(sorted(chunks, key=lambda chunk: -Costs(self.params).of(self._size(chunk))))
+        return iter(sorted(chunks, key=self._work, reverse=True))
+
+    def _work(self, chunk: np.ndarray) -> float:
+        """What a chunk costs, to compare it with others."""
+        return float(self.steps[chunk].sum()) if self.skipped else self._costs.of(self._size(chunk))
+
+    @property
+    def _costs(self) -> Costs:
+        return Costs(self.params, self.skipped)
 
     def _size(self, clients: np.ndarray) -> Size:
         steps = int(self.steps[clients].max())
@@ -95,7 +104,7 @@ class Chunking:
     def _menu(self) -> Menu:
         lengths = [n for n in self._lengths if n <= self._most_steps]
         population = self.steps[self.steps <= self._most_steps]
-        return menu(lengths, self._fitting, self.params, population, max(1, round(self.asked)), self.rounds)
+        return menu(lengths, self._fitting, self._costs, population, max(1, round(self.asked)), self.rounds)
 
     def _own(self, steps: int) -> int:
         """No fewer rows than anybody has who takes at most so many steps."""

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from tacit.engine.places import Place
 from tacit.models.native.each_client import DIMENSIONS, Kind
+from tacit.models.native.sums import suits
 
 aten, ours = torch.ops.aten, torch.ops.tacit
 _LARGEST: Final = 2**17  # numbers of a client that a core's cache has room for, with others like them
@@ -43,6 +44,11 @@ class Draft(NamedTuple):
     alpha: float = 1.0
     beta: float = 0.0
     over: Node | None = None  # what may be overwritten with the result: it is read number by number, in the same order
+
+
+def small_matrix(leaf: Tensor) -> bool:
+    """Whether products with weights like these can be drafted: a network of such alone is one run of operations."""
+    return leaf.dim() <= 2 and leaf.numel() <= _LARGEST
 
 
 def drafts(graph: GraphModule, where: dict[Node, Place], clients: int) -> dict[Node, Draft]:
@@ -196,7 +202,7 @@ def fetched(d: _Drafting) -> Draft | None:
 
 def squares(d: _Drafting) -> Draft | None:
     seen = d.seen(d.args[0])
-    if seen is None or not seen.is_contiguous():
+    if seen is None or not seen.is_contiguous() or not suits(seen):
         return None
     sizes = (1, 1, seen[0].numel())
     return Draft(Kind.SQUARES, sizes, (0, 0, 1), (d.read(d.args[0], sizes[2], sizes, (0, 0, 1)),))

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 
 from tacit.engine.drafts import Draft, Read, drafts
 from tacit.engine.places import places
+from tacit.engine.skips import Mask, skips
 from tacit.engine.square_sums import given, val
 from tacit.engine.tape import item
 from tacit.models.native.build import library
@@ -111,7 +112,9 @@ class _Pass:
         outside = (user for node in asked for user in self._readers(node) if user not in run.members)
         before = min(outside, key=self.order.__getitem__)
         memory = _Memory(self.clients, run.members, asked)
-        numbers, factors = written([memory.operation(node) for node in run.members])
+        operations = {node: memory.operation(node) for node in run.members}
+        passed = skips(run.members, asked, memory.in_place)
+        numbers, factors = written([memory.unless(each, passed.get(node)) for node, each in operations.items()])
         laid = [root for root in memory.inputs if root.op == "placeholder"]
         inputs = [self.made.get(root, root) for root in memory.inputs[len(laid) :]]
         sizes = [val(node).numel() // self.clients for node in asked]
@@ -166,6 +169,7 @@ class _Memory:
         inputs = dict.fromkeys(root for root in roots if root not in members)
         self.inputs = sorted(inputs, key=lambda root: root.op != "placeholder")
         self.most = 0
+        self.in_place: set[Node] = set()
         self._free: dict[int, list[int]] = {}
         self._last = {read.root: node for node, draft in members.items() for read in draft.reads}
         outputs = OWN + 1 + len(self.inputs)
@@ -177,14 +181,24 @@ class _Memory:
         draft = self.members[node]
         operands = tuple(self._operand(read) for read in draft.reads)
         over = self._dies(node, draft.over)
-        if node not in self._at:
-            self._at[node] = self._at[over] if over else (OWN, self._taken(self._size(node)))
-        for root in {read.root for read in draft.reads} - {over if self._at[node] == self._at.get(over) else None}:
+        if over and node not in self._at:
+            self._at[node] = self._at[over]
+            self.in_place.add(node)
+        elif node not in self._at:
+            self._at[node] = OWN, self._taken(self._size(node))
+        for root in {read.root for read in draft.reads} - ({over} if node in self.in_place else set()):
             if self._dies(node, root):
                 self._free.setdefault(self._size(root), []).append(self._at[root][1])
         memory, offset = self._at[node]
         to = Operand(memory, offset, 0 if memory == OWN else self._size(node), draft.to)
         return Operation(draft.kind, draft.sizes, to, operands, draft.depth, draft.alpha, draft.beta)
+
+    def unless(self, operation: Operation, mask: Mask | None) -> Operation:
+        """The same, passed over by clients for which the mask is true."""
+        if mask is None:
+            return operation
+        memory, offset = self._at[mask.root]
+        return operation._replace(unless=Operand(memory, offset + mask.offset, mask.step, ()))
 
     def _operand(self, read: Read) -> Operand:
         memory, offset = self._at[read.root]

@@ -17,6 +17,7 @@ from tacit.engine.chunk import Inputs, Shape
 from tacit.engine.chunking import Chunking
 from tacit.engine.clients import Clients
 from tacit.engine.device import CPU, on, within
+from tacit.engine.drafts import small_matrix
 from tacit.engine.probe import outputs
 from tacit.engine.record import Program, record
 from tacit.engine.store import Store
@@ -143,8 +144,13 @@ class Vectorised(Clients):
             chunk=self.chunk,
             record=self.record if self.device == CPU else False,
             outputs=outputs(self.task, self.start, self.federation, self._batch),
-            compiled=self.device == CPU and self._dtype == torch.float32 and compiled(),
+            compiled=self._compiled,
+            skipped=self._compiled and all(small_matrix(leaf) for leaf in self.start.values()),
         )
+
+    @property
+    def _compiled(self) -> bool:
+        return self.device == CPU and self._dtype == torch.float32 and compiled()
 
     @property
     def _batch(self) -> int:

@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     long kind, size[3], depth;
-    Operand to, a, b, c;
+    Operand to, a, b, c, unless;  /* unless: a byte of the client's that says so */
 } Operation;
 
 typedef struct {
@@ -338,9 +338,12 @@ void each_client(const Operation *operations, const Factors *factors, void **mem
 {
     memory[0] = room(numbers);
     for (long k = 0; k < clients; k++)
-        for (const Operation *o = operations; o < operations + several; o++)
+        for (const Operation *o = operations; o < operations + several; o++) {
+            const uint8_t *unless = found(memory, &o->unless, k, 1);
+            if (unless && *unless) continue;
             once(o, factors[o - operations], found(memory, &o->a, k, bytes(o->kind, CHOSEN, PUT)),
                  found(memory, &o->b, k, bytes(o->kind, FILLED, PICKED)), found(memory, &o->c, k, 4),
                  found(memory, &o->to, k, 4));
+        }
     leave();
 }

@@ -1,6 +1,6 @@
 """Lists of small operations that are done for one client after another (`each_client.c`), as one torch operation.
 
-A list is two tensors, so that a recorded program can hold it: numbers of each operation (kind, three sizes, depth, four
+A list is two tensors, so that a recorded program can hold it: numbers of each operation (kind, three sizes, depth, five
 operands) and its two factors. A pass over recorded programs (`tacit.engine.each_client`) writes them.
 """
 
@@ -64,11 +64,12 @@ class Operation(NamedTuple):
     depth: int = 0
     alpha: float = 1.0
     beta: float = 0.0
+    unless: Operand = NOTHING  # a client whose byte there is true passes it over
 
     @property
     def numbers(self) -> list[int]:
         sizes = [*self.sizes, *[1] * (DIMENSIONS - len(self.sizes))]
-        operands = [self.to, *self.operands, *[NOTHING] * (DIMENSIONS - len(self.operands))]
+        operands = [self.to, *self.operands, *[NOTHING] * (DIMENSIONS - len(self.operands)), self.unless]
         return [int(self.kind), *sizes, self.depth, *(n for each in operands for n in each.numbers)]
 
 
