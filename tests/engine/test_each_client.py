@@ -253,3 +253,20 @@ def test_what_is_not_a_number_in_a_step_that_is_passed_over_is_never_met() -> No
     spoiled, _ = graph(a, b, c, x, y, taken)
     for one, other in zip(clean, spoiled, strict=True):
         assert torch.equal(one, other)
+
+
+def test_sums_and_maxima_of_everything_stay_as_they_are() -> None:
+    def program(x: Tensor, square: Tensor) -> Tensor:
+        for _ in range(7):
+            x = torch.bmm(x, square).relu()
+        return x / x.amax() + x.sum()
+
+    given = numbers(CLIENTS, 5, 16).abs(), numbers(CLIENTS, 16, 16).abs() / 16
+    (got,), _ = simplified(program, *given)
+    torch.testing.assert_close(got, program(*given), rtol=1e-4, atol=1e-4)
+
+
+def test_a_list_refuses_numbers_of_other_types() -> None:
+    numbers_, factors = torch.zeros(1, 35, dtype=torch.int64), torch.ones(1, 2)
+    with pytest.raises(RuntimeError, match="other types"):
+        ours.each_client([torch.ones(2, 3, dtype=torch.bool)], [], [4], numbers_, factors, [3], 2, 0)

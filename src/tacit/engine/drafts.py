@@ -239,7 +239,7 @@ def reduced(kind: Kind) -> Any:
         seen = d.seen(d.args[0])
         if seen is None or d.node.kwargs or seen.shape[:1] != (d.clients,):
             return None
-        dims = sorted(dim % seen.dim() for dim in d.args[1])
+        dims = sorted(dim % seen.dim() for dim in (d.args[1] if len(d.args) > 1 else None) or ())
         if not dims or dims != list(range(dims[0], dims[-1] + 1)) or dims[0] == 0:
             return None
         groups = [range(1, dims[0]), range(dims[0], dims[-1] + 1), range(dims[-1] + 1, seen.dim())]

@@ -117,11 +117,12 @@ class _Pass:
         numbers, factors = written([memory.unless(each, passed.get(node)) for node, each in operations.items()])
         laid = [root for root in memory.inputs if root.op == "placeholder"]
         inputs = [self.made.get(root, root) for root in memory.inputs[len(laid) :]]
+        widths = [val(root).dtype.itemsize for root in memory.inputs]
         sizes = [val(node).numel() // self.clients for node in asked]
         with self.graph.graph.inserting_before(before):
             lists = [self._constant(each) for each in (numbers, factors)]
             done = self.graph.graph.call_function(
-                torch.ops.tacit.each_client.default, (laid, inputs, *lists, sizes, self.clients, memory.most)
+                torch.ops.tacit.each_client.default, (laid, inputs, widths, *lists, sizes, self.clients, memory.most)
             )
             for at, node in enumerate(asked):
                 self.made[node] = self._output(done, at, node)

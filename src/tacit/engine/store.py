@@ -18,10 +18,10 @@ from tacit import tree
 from tacit.core import Tree
 from tacit.engine.checkpoint import storage
 from tacit.errors import StorageError
+from tacit.models.native.rows import LONG, copy_rows
 
 MEMORY_LIMIT = 64 * 2**20  # above this a population's states go to disk: checkpoints then need not hold them
 UNSAVED_LIMIT = 2**30  # the same for a run that leaves no checkpoints; only what was written takes memory
-_LONG = 4096  # numbers of a row that are copied faster by themselves
 
 
 class Store(Protocol):
@@ -98,24 +98,22 @@ class MemoryStore(NoStates):
     def read(self, clients: np.ndarray, first: Tree) -> Tree:
         """Row by row: with large states, half the time of fetching all of them and then choosing."""
         rows, start = self._rows.new_empty(len(clients), self._rows.shape[1]), tree.flatten(first)
-        for row, client in zip(rows.unbind(), np.asarray(clients).tolist(), strict=True):
-            row.copy_(self._rows[client] if self.touched[client] else start)
+        start = start.to(rows.dtype)
+        whose = np.asarray(clients).tolist()
+        copy_rows(rows.unbind(), [self._rows[client] if self.touched[client] else start for client in whose])
         return tree.unflatten(rows, first)
 
     def write(self, clients: np.ndarray, states: Tree) -> None:
-        at = 0
+        places, at = np.asarray(clients, np.int64), 0
         for leaf in states.values():
             flat = leaf.reshape(len(clients), -1)
-            self._put(self._rows[:, at : at + flat.shape[1]], np.asarray(clients, np.int64), flat)
+            into = self._rows[:, at : at + flat.shape[1]]
+            if flat.shape[1] < LONG:
+                into.index_copy_(0, torch.from_numpy(places), flat.to(into.dtype))
+            else:
+                copy_rows([into[client] for client in places.tolist()], flat.unbind())
             at += flat.shape[1]
         super().write(clients, states)
-
-    def _put(self, into: Tensor, clients: np.ndarray, rows: Tensor) -> None:
-        if rows.shape[1] < _LONG:
-            into.index_copy_(0, torch.from_numpy(clients), rows.to(into.dtype))
-            return
-        for client, row in zip(clients.tolist(), rows.unbind(), strict=True):
-            into[client].copy_(row)
 
     def prepare(self) -> Tree:
         return super().prepare() | {"rows": self._rows[self.touched].clone()}

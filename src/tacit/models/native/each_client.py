@@ -79,11 +79,22 @@ def written(operations: Sequence[Operation]) -> tuple[Tensor, Tensor]:
 
 
 def _each_client(
-    laid: list[Tensor], inputs: list[Tensor], numbers: Tensor, factors: Tensor, sizes: list[int], clients: int, own: int
+    laid: list[Tensor],
+    inputs: list[Tensor],
+    widths: list[int],
+    numbers: Tensor,
+    factors: Tensor,
+    sizes: list[int],
+    clients: int,
+    own: int,
 ) -> list[Tensor]:
-    """Does a list on what lies as the list says, then on inputs that are to be unbroken; `sizes` are a client's numbers
-    of each output, `own` those it works in."""
+    """Does a list on what lies as the list says, then on inputs that are to be unbroken, of `widths` bytes a number.
+
+    `sizes` are a client's numbers of each output, `own` those it works in.
+    """
     given = [*laid, *(each.contiguous() for each in inputs)]
+    if [each.itemsize for each in given] != widths:
+        raise RuntimeError("a list was written for numbers of other types")
     made = [torch.empty(clients, size) for size in sizes]
     memory = torch.tensor([0, *(each.data_ptr() for each in given), *(each.data_ptr() for each in made)])
     call("each_client", (numbers, factors, memory), len(numbers), clients, own)
@@ -110,7 +121,7 @@ operation("blend(Tensor a, Tensor b, float first, float second) -> Tensor", _ble
 operation("picked_rows(Tensor of, Tensor picks) -> Tensor", _picked_rows)
 operation("put_rows(Tensor? old, Tensor picks, Tensor rows, int n, float beta, float alpha) -> Tensor", _put_rows)
 operation(
-    "each_client(Tensor[] laid, Tensor[] inputs, Tensor numbers, Tensor factors, int[] sizes, int clients,"
-    " int own) -> Tensor[]",
+    "each_client(Tensor[] laid, Tensor[] inputs, int[] widths, Tensor numbers, Tensor factors, int[] sizes,"
+    " int clients, int own) -> Tensor[]",
     _each_client,
 )
