@@ -1,6 +1,6 @@
 """A figure of the paper as a page: a table and a panel for each view, and in plain words what they say."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -62,11 +62,19 @@ def make(figure: Figure, bench: Bench) -> list[Part]:
     done = [(view, [run(bench, series.lines) for series in view.series]) for view in views]
     tables = [_table(view, rows) for view, rows in done]
     picture = Picture("curves", figure.title, [_panel(view, rows) for view, rows in done])
-    every = {id(row.line): row for _, several in done for rows in several for row in rows}
+    every = {id(row.line): (name, row) for view, several in done for name, row in _named(view, several)}
+    names, rows = zip(*every.values(), strict=True)
     note = "Chosen on validation rows for the task (`tacit reproduce privatefl/selection`), not anew for each point."
     part = PART if views is figure.few else ""
     said = [text for text in (*_defined(views), figure.note, part) if text]
-    return [*said, *tables, *told(done), picture, settings(list(every.values()), note)]
+    return [*said, *tables, *told(done), picture, settings(rows, note, names)]
+
+
+def _named(view: View, several: Sequence[Sequence[Row]]) -> Iterator[tuple[str, Row]]:
+    """Rows by the view, the curve and the point they are on."""
+    for series, rows in zip(view.series, several, strict=True):
+        for row in rows:
+            yield f"{view.title}, {series.name}: {row.line.name}", row
 
 
 def _defined(views: Sequence[View]) -> list[str]:

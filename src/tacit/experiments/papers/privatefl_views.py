@@ -105,10 +105,10 @@ def claims(lines: Sequence[tuple[str, float, float]]) -> Results:
     return Results("Bars", ["", "at least", "measured", "reached"], rows)
 
 
-def settings(rows: Sequence[Row], note: str = CHOSEN) -> Results:
-    """What each row was trained with."""
+def settings(rows: Sequence[Row], note: str = CHOSEN, names: Sequence[str] | None = None) -> Results:
+    """What each row was trained with; `names` where those of their lines do not tell them apart."""
     lines = []
-    for row in rows:
+    for row, name in zip(rows, names or [row.line.name for row in rows], strict=True):
         t = row.line.tuned
         numbers = (
             t.rounds,
@@ -121,7 +121,7 @@ def settings(rows: Sequence[Row], note: str = CHOSEN) -> Results:
             f"{t.pace:g}",
         )
         seconds = np.median([cell["seconds"] for cell in row.cells])
-        lines.append([row.line.name, *map(str, numbers), f"{seconds:.0f}"])
+        lines.append([name, *map(str, numbers), f"{seconds:.0f}"])
     heads = ["", "rounds", "lr", "clip", "batch", "epochs", "server lr", "rate", "pace", "processor seconds"]
     return Results("Settings", heads, lines, f"{note} {_seeds(rows)}")
 
