@@ -231,11 +231,11 @@ the gradient of the weights, and for the gradient of the inputs except in the fi
 norms by example). Bytes are what must come from memory whatever is kept in cache: each example once, each client's
 models once in and once out. What stands between Tacit and the roofline: where networks are small (a, d1, g), what one
 thread does for all (drawing batches and noise, the ledger, the server), clients' states on their way in and out, and
-that a round here comes after an idle second: in a row it takes a tenth to a fifth less; in b, rows of pooled places that
-do not fill vectors, the linear layers' small products, and copies between layouts; in c, that the linear layer's matrix (4.7 MB a
-client) is read twice and written once in a step, from beyond a core's cache. A share may be above what an operation
-count suggests: the first linear layer's steps are done on shares of examples (a, d1) and c's second convolution by
-Winograd's method, each with a quarter of the multiplications."""
+that a round here comes after an idle second: in a row it takes a tenth to a fifth less; in b, rows of pooled places
+that do not fill vectors, the linear layers' small products, and copies between layouts; in c, that the linear layer's
+matrix (4.7 MB a client) is read twice and written once in a step, from beyond a core's cache. A share may be above what
+an operation count suggests: the first linear layer's steps are done on shares of examples (a, d1) and c's second
+convolution by Winograd's method, each with a quarter of the multiplications."""
 
 
 def as_json(timings: Timings, rates: Rates, run: Run) -> dict[str, Any]:

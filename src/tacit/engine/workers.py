@@ -46,11 +46,11 @@ class Workers(Generic[Tool]):
     def _ahead(
         self, pool: ThreadPoolExecutor, work: Callable[[Tool, Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
-        """The first items are made before any worker starts: one that wakes up often does so on the caller's core, and
-        then the next worker's item waits for it."""
+        """The first items, all of them where they are few, are made before any worker starts: one that wakes up often
+        does so on the caller's core, or waits for Python's lock, and then both are late."""
         free, waiting = Semaphore(self.several + _AHEAD), deque[Future[Result]]()
         items = iter(items)
-        first = list(islice(items, self.several))
+        first = list(islice(items, self.several + _AHEAD))
         try:
             for item in chain(first, items):
                 free.acquire()

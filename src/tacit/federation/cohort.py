@@ -148,7 +148,8 @@ class Shuffled:
 
     def several(self, seed: int, round: int, clients: Sequence[int], n: int, purpose: str = "batches") -> Rows:
         """`draw` of clients that have n rows each: [clients, steps, size], and the mask of any of them."""
-        drawn = np.stack([uniforms((self.epochs, n), seed, purpose, round, client) for client in clients])
+        each = [uniforms((self.epochs, n), seed, purpose, round, client) for client in clients]
+        drawn = each[0][None] if len(each) == 1 else np.stack(each)
         places, mask = _filled_up(n, self.size, self.epochs)
         return drawn.argsort(-1).take(places, -1).reshape(len(clients), -1, self.size), mask
 
