@@ -34,7 +34,7 @@ def _panel(panel: Any, title: str, bars: Sequence[Bar], least: float) -> None:
     ends = [upper for _, upper in quartiles]
     wide = max(ends) > 30 * min(medians)
     for place, (end, median) in enumerate(zip(ends, medians, strict=True)):
-        label = f"{median:.3g} s" + (f" ({median / medians[0]:.2g}x)" if place else "")
+        label = f"{median:.3g} s" + (f" ({_times(median / medians[0])})" if place else "")
         panel.text(end * 1.15 if wide else end + 0.02 * max(ends), place, label, va="center", fontsize=8)
     panel.axvline(least, color="#c0392b", linewidth=1, linestyle=":")
     if wide:
@@ -48,3 +48,7 @@ def _panel(panel: Any, title: str, bars: Sequence[Bar], least: float) -> None:
     panel.tick_params(labelsize=8)
     panel.spines[["top", "right", "left"]].set_visible(False)
     panel.tick_params(axis="y", length=0)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.2g}x"
