@@ -61,7 +61,7 @@ CURVES = (
         "time flat, memory linear in the data alone",
         "Ditto, 7,510 parameters, cohort 100, states in a sparse file: only clients that took part have blocks on "
         "disk. What grows with the population is its data (three rows of 64 bytes a client here), names, and a few "
-        "numbers for each client; drawing a cohort looks at all of them.",
+        "numbers for each client; drawing a cohort looks at all of them, which is what bends the curve at a million.",
     ),
     Curve(
         "Parameters",
@@ -76,7 +76,8 @@ CURVES = (
         tuple((n, replace(_USUAL, steps=n)) for n in (1, 2, 5, 10, 20, 40, 80, 160, 320)),
         "time linear, memory flat",
         "Every step is one pass over the client's ten rows, so the first layer is kept as shares of them and a step "
-        "costs little: time grows slower than steps. A recorded program holds what its steps need, so its memory grows "
+        "costs little: time grows slower than steps. Fewer than four steps do not pay for that, and go through all "
+        "weights each time: one or two take longer than five. A recorded program holds what its steps need, so its memory grows "
         "with them. Programs of more than 512 steps (128 where clients have different numbers of them) are not "
         "recorded and run as plain `vmap`, which costs many times as much a step.",
     ),
