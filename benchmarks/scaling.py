@@ -78,8 +78,8 @@ CURVES = (
         "Every step is one pass over the client's ten rows, so the first layer is kept as shares of them and a step "
         "costs little: time grows slower than steps. Fewer than four steps do not pay for that, and go through all "
         "weights each time: one or two take longer than five. A recorded program holds what its steps need, so its "
-        "memory grows with them. Programs of more than 512 steps (128 where clients have different numbers of them) are not "
-        "recorded and run as plain `vmap`, which costs many times as much a step.",
+        "memory grows with them. Programs of more than 512 steps (128 where clients have different numbers of them) "
+        "are not recorded and run as plain `vmap`, which costs many times as much a step.",
     ),
     Curve(
         "Threads",
