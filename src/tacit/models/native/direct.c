@@ -70,7 +70,7 @@ INLINE void pooled(const float *upper, const float *lower, float bias, float *y,
         for (long i = 0; i < s.images; i += WIDTH) {
             long left = 2 * j * s.images + i, right = left + s.images;
             vector best = load(upper + left);
-            lanes at = {0};
+            targets at = {0};
             larger(&best, &at, load(upper + right), 1);
             larger(&best, &at, load(lower + left), 2);
             larger(&best, &at, load(lower + right), 3);
@@ -89,8 +89,8 @@ INLINE vector unpooled(const float *y, const uint8_t *which, float *upper, float
         for (long i = (s.images - 1) / WIDTH * WIDTH; i >= 0; i -= WIDTH) {  /* zeros past the end are written over */
             long from = j * s.images + i, left = 2 * j * s.images + i, right = left + s.images;
             vector given = chosen(below(s.images - i), load(y + from), (vector){0});
-            lanes at = kept(which + from);
-            sum += chosen(at == NOWHERE, (vector){0}, given);
+            targets at = kept(which + from);
+            sum += anywhere(at, given);
             store(upper + left, where(at, 0, given));
             store(upper + right, where(at, 1, given));
             store(lower + left, where(at, 2, given));
@@ -104,7 +104,7 @@ INLINE void activated(float *row, float bias, uint8_t *which, Shape s)
 {
     for (long c = 0; c < columns_of(s) * s.images; c += WIDTH) {
         vector value = load(row + c) + bias;
-        lanes at = {0};
+        targets at = {0};
         if (s.relu) rectify(&value, &at);
         store(row + c, value);
         keep(which + c, at);

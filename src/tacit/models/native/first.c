@@ -45,7 +45,7 @@ INLINE void activated(float *y, const float *bias, uint8_t *which, Shape s)
     for (long at = 0; at < (s.wide - 2) * s.outputs; at += s.outputs)
         for (long o = 0; o < s.outputs; o += WIDTH) {
             vector value = load(y + at + o) + load(bias + o);
-            lanes goes = {0};
+            targets goes = {0};
             if (which) {
                 rectify(&value, &goes);
                 keep(which + at + o, goes);

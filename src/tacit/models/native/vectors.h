@@ -128,23 +128,57 @@ INLINE void turn(const float *from, float *to, long rows, long columns, const in
 /* Where a window's gradient goes: to one of its four places, or, as the output of a ReLU that is 0, nowhere. */
 enum { NOWHERE = 4 };
 
-INLINE void larger(vector *best, lanes *which, vector other, int place)
+#if defined __AVX512BW__ && defined __AVX512VL__  /* compared and chosen in one instruction each */
+typedef octets targets;
+#define SAME(a, b) _mm_cmpeq_epi8_mask((__m128i)(a), (__m128i)(b))
+
+INLINE void larger(vector *best, targets *which, vector other, int place)
+{
+    __m512 now = (__m512)*best, next = (__m512)other;
+    __mmask16 wins = _mm512_cmp_ps_mask(next, now, _CMP_GT_OQ) | _mm512_cmp_ps_mask(next, next, _CMP_UNORD_Q);
+    *best = (vector)_mm512_mask_mov_ps(now, wins, next);  /* what is not a number stays seen */
+    *which = (targets)_mm_mask_mov_epi8((__m128i)*which, wins, _mm_set1_epi8(place));
+}
+
+INLINE void rectify(vector *value, targets *which)
+{
+    __mmask16 off = _mm512_cmp_ps_mask((__m512)*value, _mm512_setzero_ps(), _CMP_LE_OQ);
+    *value = (vector)_mm512_mask_mov_ps((__m512)*value, off, _mm512_setzero_ps());
+    *which = (targets)_mm_mask_mov_epi8((__m128i)*which, off, _mm_set1_epi8(NOWHERE));
+}
+
+INLINE void keep(uint8_t *at, targets which) { *(octets *)at = which; }
+INLINE targets kept(const uint8_t *at) { return *(const octets *)at; }
+INLINE vector where(targets which, int place, vector given)
+{
+    return (vector)_mm512_maskz_mov_ps(SAME(which, _mm_set1_epi8(place)), (__m512)given);
+}
+INLINE vector anywhere(targets which, vector given)
+{
+    return (vector)_mm512_maskz_mov_ps(~SAME(which, _mm_set1_epi8(NOWHERE)), (__m512)given);
+}
+#else
+typedef lanes targets;
+
+INLINE void larger(vector *best, targets *which, vector other, int place)
 {
     lanes wins = (other > *best) | (other != other);  /* what is not a number stays seen */
     *best = chosen(wins, other, *best);
     *which = (wins & place) | (~wins & *which);
 }
 
-INLINE void rectify(vector *value, lanes *which)
+INLINE void rectify(vector *value, targets *which)
 {
     lanes off = *value <= (vector){0};
     *value = chosen(off, (vector){0}, *value);
     *which = (off & NOWHERE) | (~off & *which);
 }
 
-INLINE void keep(uint8_t *at, lanes which) { *(octets *)at = __builtin_convertvector(which, octets); }
-INLINE lanes kept(const uint8_t *at) { return __builtin_convertvector(*(const octets *)at, lanes); }
-INLINE vector where(lanes which, int place, vector given) { return chosen(which == place, given, (vector){0}); }
+INLINE void keep(uint8_t *at, targets which) { *(octets *)at = __builtin_convertvector(which, octets); }
+INLINE targets kept(const uint8_t *at) { return __builtin_convertvector(*(const octets *)at, lanes); }
+INLINE vector where(targets which, int place, vector given) { return chosen(which == place, given, (vector){0}); }
+INLINE vector anywhere(targets which, vector given) { return chosen(which == NOWHERE, (vector){0}, given); }
+#endif
 
 /* c[r, :] (+)= sum over k of a[r, k] b[k, :], for `rows` rows and `columns` vectors; a by its strides, b and c by
    rows. Where places are given, they say where the numbers of one k are found, in a or in b. */

@@ -7,7 +7,7 @@
    outputs are multiples of WIDTH, high - 2 and wide - 2 of 4. */
 #include "vectors.h"
 
-enum { SIDE = 4, SPAN = 6, VALUES = SPAN * SPAN, TAPS = 9, ROWS = 6 };
+enum { SIDE = 4, SPAN = 6, VALUES = SPAN * SPAN, TAPS = 9, ROWS = 6, LINE = 16 };
 
 #define P 0.625f
 #define Q 1.5f
@@ -22,7 +22,14 @@ typedef struct {
 INLINE long tiles_across(Shape s) { return (s.wide - 2) / SIDE; }
 INLINE long tiles_of(Shape s) { return tiles_across(s) * ((s.high - 2) / SIDE); }
 INLINE long outputs_of(Shape s) { return s.images * (s.high - 2) * (s.wide - 2) * s.outputs / (s.pool ? 4 : 1); }
+INLINE long padded_of(Shape s) { return up_to(tiles_of(s), 2 * ROWS); }
 INLINE long weights_of(Shape s) { return s.outputs * s.inputs * TAPS; }
+
+/* From one of the 36 values to the next, of so many numbers: an odd number of cache lines, so that a tile's values do not
+   all want the same place in the cache. */
+INLINE long apart(long numbers) { return (up_to(numbers, LINE) / LINE | 1) * LINE; }
+INLINE long filters_apart(Shape s) { return apart(s.inputs * s.outputs); }
+INLINE long tiles_apart(long channels, Shape s) { return apart(padded_of(s) * channels); }
 
 /* One direction each: B' d, its transpose, A' m, its transpose, G w, its transpose. */
 
@@ -109,7 +116,7 @@ INLINE void filters(const float *weight, float *turned, float *values, Shape s)
             UNROLLED for (int tap = 0; tap < TAPS; tap++) w[tap] = load(turned + (i * TAPS + tap) * s.outputs + o);
             UNROLLED for (int j = 0; j < 3; j++) filter_to_values(w + j, half + j, 3, 3);
             UNROLLED for (int j = 0; j < SPAN; j++) filter_to_values(half + 3 * j, u + SPAN * j, 1, 1);
-            for (int p = 0; p < VALUES; p++) store(values + (p * s.inputs + i) * s.outputs + o, u[p]);
+            for (int p = 0; p < VALUES; p++) store(values + p * filters_apart(s) + i * s.outputs + o, u[p]);
         }
 }
 
@@ -118,7 +125,7 @@ INLINE void to_filters(const float *values, float *turned, float *weight, Shape 
     for (long i = 0; i < s.inputs; i++)
         for (long o = 0; o < s.outputs; o += WIDTH) {
             vector w[TAPS], half[SPAN * 3], u[VALUES];
-            for (int p = 0; p < VALUES; p++) u[p] = load(values + (p * s.inputs + i) * s.outputs + o);
+            for (int p = 0; p < VALUES; p++) u[p] = load(values + p * filters_apart(s) + i * s.outputs + o);
             UNROLLED for (int j = 0; j < SPAN; j++) values_to_filter(u + SPAN * j, half + 3 * j, 1, 1);
             UNROLLED for (int j = 0; j < 3; j++) values_to_filter(half + j, w + j, 3, 3);
             UNROLLED for (int tap = 0; tap < TAPS; tap++) store(turned + (i * TAPS + tap) * s.outputs + o, w[tap]);
@@ -128,7 +135,7 @@ INLINE void to_filters(const float *values, float *turned, float *weight, Shape 
 
 /* One image: its tiles' inputs as values [36, tiles, inputs], and back, added up where tiles overlap. */
 
-INLINE void image_to_values(const float *x, float *values, long padded, Shape s)
+INLINE void image_to_values(const float *x, float *values, Shape s)
 {
     long across = tiles_across(s), tiles = tiles_of(s), line = s.wide * s.inputs;
     for (long t = 0; t < tiles; t++)
@@ -139,11 +146,11 @@ INLINE void image_to_values(const float *x, float *values, long padded, Shape s)
                 UNROLLED for (int j = 0; j < SPAN; j++) d[SPAN * i + j] = load(corner + i * line + j * s.inputs);
             UNROLLED for (int j = 0; j < SPAN; j++) inputs_to_values(d + j, half + j, SPAN);
             UNROLLED for (int i = 0; i < SPAN; i++) inputs_to_values(half + SPAN * i, v + SPAN * i, 1);
-            for (int p = 0; p < VALUES; p++) store(values + (p * padded + t) * s.inputs + c, v[p]);
+            for (int p = 0; p < VALUES; p++) store(values + p * tiles_apart(s.inputs, s) + t * s.inputs + c, v[p]);
         }
 }
 
-INLINE void values_to_image(const float *values, float *x, long padded, Shape s)
+INLINE void values_to_image(const float *values, float *x, Shape s)
 {
     long across = tiles_across(s), tiles = tiles_of(s), line = s.wide * s.inputs;
     memset(x, 0, 4 * s.high * line);
@@ -151,7 +158,7 @@ INLINE void values_to_image(const float *values, float *x, long padded, Shape s)
         for (long c = 0; c < s.inputs; c += WIDTH) {
             float *corner = x + (t / across * line + t % across * s.inputs) * SIDE + c;
             vector d[VALUES], half[VALUES], v[VALUES];
-            for (int p = 0; p < VALUES; p++) v[p] = load(values + (p * padded + t) * s.inputs + c);
+            for (int p = 0; p < VALUES; p++) v[p] = load(values + p * tiles_apart(s.inputs, s) + t * s.inputs + c);
             UNROLLED for (int i = 0; i < SPAN; i++) values_to_inputs(v + SPAN * i, half + SPAN * i, 1);
             UNROLLED for (int j = 0; j < SPAN; j++) values_to_inputs(half + j, d + j, SPAN);
             UNROLLED for (int i = 0; i < SPAN; i++)
@@ -164,7 +171,7 @@ INLINE void values_to_image(const float *values, float *x, long padded, Shape s)
 
 /* One image: values [36, tiles, outputs] as outputs, pooled or not, and back. */
 
-INLINE void values_to_places(const float *values, const float *bias, float *y, uint8_t *which, long padded, Shape s)
+INLINE void values_to_places(const float *values, const float *bias, float *y, uint8_t *which, Shape s)
 {
     long across = tiles_across(s), tiles = tiles_of(s), side = s.pool ? SIDE / 2 : SIDE;
     long line = across * side * s.outputs;
@@ -172,7 +179,7 @@ INLINE void values_to_places(const float *values, const float *bias, float *y, u
         for (long c = 0; c < s.outputs; c += WIDTH) {
             long corner = (t / across * line + t % across * s.outputs) * side + c;
             vector m[VALUES], half[SIDE * SPAN], out[SIDE * SIDE], b = load(bias + c);
-            for (int p = 0; p < VALUES; p++) m[p] = load(values + (p * padded + t) * s.outputs + c);
+            for (int p = 0; p < VALUES; p++) m[p] = load(values + p * tiles_apart(s.outputs, s) + t * s.outputs + c);
             UNROLLED for (int j = 0; j < SPAN; j++) values_to_outputs(m + j, half + j, SPAN, SPAN);
             UNROLLED for (int i = 0; i < SIDE; i++) values_to_outputs(half + SPAN * i, out + SIDE * i, 1, 1);
             for (int i = 0; i < side; i++)
@@ -180,7 +187,7 @@ INLINE void values_to_places(const float *values, const float *bias, float *y, u
                     long place = corner + i * line + j * s.outputs;
                     const vector *window = out + (s.pool ? 2 : 1) * (SIDE * i + j);
                     vector best = window[0];
-                    lanes at = {0};
+                    targets at = {0};
                     if (s.pool) {
                         larger(&best, &at, window[1], 1);
                         larger(&best, &at, window[SIDE], 2);
@@ -195,7 +202,7 @@ INLINE void values_to_places(const float *values, const float *bias, float *y, u
 }
 
 /* Adds up in `sums` what went anywhere, by output. */
-INLINE void places_to_values(const float *y, const uint8_t *which, float *values, float *sums, long padded, Shape s)
+INLINE void places_to_values(const float *y, const uint8_t *which, float *values, float *sums, Shape s)
 {
     long across = tiles_across(s), tiles = tiles_of(s), side = s.pool ? SIDE / 2 : SIDE;
     long line = across * side * s.outputs;
@@ -208,8 +215,8 @@ INLINE void places_to_values(const float *y, const uint8_t *which, float *values
                     long place = corner + i * line + j * s.outputs;
                     vector given = load(y + place);
                     vector *window = out + (s.pool ? 2 : 1) * (SIDE * i + j);
-                    lanes at = s.pool || s.relu ? kept(which + place) : (lanes){0};
-                    sum += chosen(at == NOWHERE, (vector){0}, given);
+                    targets at = s.pool || s.relu ? kept(which + place) : (targets){0};
+                    sum += anywhere(at, given);
                     window[0] = where(at, 0, given);
                     if (!s.pool) continue;
                     window[1] = where(at, 1, given);
@@ -219,7 +226,7 @@ INLINE void places_to_values(const float *y, const uint8_t *which, float *values
             store(sums + c, sum);
             UNROLLED for (int j = 0; j < SIDE; j++) outputs_to_values(out + j, half + j, SIDE, SIDE);
             UNROLLED for (int i = 0; i < SPAN; i++) outputs_to_values(half + SIDE * i, m + SPAN * i, 1, 1);
-            for (int p = 0; p < VALUES; p++) store(values + (p * padded + t) * s.outputs + c, m[p]);
+            for (int p = 0; p < VALUES; p++) store(values + p * tiles_apart(s.outputs, s) + t * s.outputs + c, m[p]);
         }
 }
 
@@ -228,19 +235,19 @@ void winograd_forward(const float *x, const float *weight, const float *bias, fl
                       long pool, long relu, long turned)
 {
     Shape s = {images, high, wide, inputs, outputs, pool, relu};
-    long padded = up_to(tiles_of(s), 2 * ROWS), per_image = outputs_of(s) / images;
-    float *u = room(VALUES * inputs * outputs), *filter = room(weights_of(s)), *places = room(per_image);
-    float *v = room(VALUES * padded * inputs), *m = room(VALUES * padded * outputs);
-    if (padded > tiles_of(s)) memset(v, 0, 4 * VALUES * padded * inputs);
+    long per_image = outputs_of(s) / images;
+    long by_u = filters_apart(s), by_v = tiles_apart(inputs, s), by_m = tiles_apart(outputs, s);
+    float *u = room(VALUES * by_u), *v = room(VALUES * by_v), *m = room(VALUES * by_m);
+    float *filter = room(weights_of(s)), *places = room(per_image);
+    if (padded_of(s) > tiles_of(s)) memset(v, 0, 4 * VALUES * by_v);
     for (long k = 0; k < clients; k++) {
         if (k == 0 || step) filters(weight + k * step, filter, u, s);
         for (long n = k * images; n < (k + 1) * images; n++) {
             float *own = y + n * per_image;
-            image_to_values(x + n * high * wide * inputs, v, padded, s);
+            image_to_values(x + n * high * wide * inputs, v, s);
             for (long p = 0; p < VALUES; p++)
-                product(ROWS, padded, outputs, inputs, v + p * padded * inputs, inputs, 1, u + p * inputs * outputs,
-                        m + p * padded * outputs, 0);
-            values_to_places(m, bias + k * bias_step, turned ? places : own, which + n * per_image, padded, s);
+                product(ROWS, padded_of(s), outputs, inputs, v + p * by_v, inputs, 1, u + p * by_u, m + p * by_m, 0);
+            values_to_places(m, bias + k * bias_step, turned ? places : own, which + n * per_image, s);
             if (turned) turn(places, own, per_image / outputs, outputs, 0);
         }
     }
@@ -253,33 +260,30 @@ void winograd_backward(const float *y, const uint8_t *which, const float *x, con
                        long wide, long inputs, long outputs, long pool, long relu, long turned)
 {
     Shape s = {images, high, wide, inputs, outputs, pool, relu};
-    long tiles = tiles_of(s), padded = up_to(tiles, 2 * ROWS), all_of = inputs * outputs;
     long per_image = outputs_of(s) / images;
-    float *u = room(VALUES * all_of), *ut = room(VALUES * all_of), *du = room(VALUES * all_of);
-    float *filter = room(weights_of(s)), *v = room(VALUES * padded * inputs), *m = room(VALUES * padded * outputs);
-    float *places = room(per_image);
-    if (padded > tiles) memset(m, 0, 4 * VALUES * padded * outputs);
+    long by_u = filters_apart(s), by_v = tiles_apart(inputs, s), by_m = tiles_apart(outputs, s);
+    float *u = room(VALUES * by_u), *ut = room(VALUES * by_u), *du = room(VALUES * by_u);
+    float *v = room(VALUES * by_v), *m = room(VALUES * by_m);
+    float *filter = room(weights_of(s)), *places = room(per_image);
+    if (padded_of(s) > tiles_of(s)) memset(m, 0, 4 * VALUES * by_m);
     for (long k = 0; k < clients; k++) {
         if (to_x && (k == 0 || step)) {
             filters(weight + k * step, filter, u, s);
-            for (long p = 0; p < VALUES; p++) turn(u + p * all_of, ut + p * all_of, inputs, outputs, 0);
+            for (long p = 0; p < VALUES; p++) turn(u + p * by_u, ut + p * by_u, inputs, outputs, 0);
         }
-        memset(du, 0, 4 * VALUES * all_of);
+        memset(du, 0, 4 * VALUES * by_u);
         memset(to_bias + k * outputs, 0, 4 * outputs);
         for (long n = k * images; n < (k + 1) * images; n++) {
             long image = n * high * wide * inputs;
             if (turned) turn(y + n * per_image, places, outputs, per_image / outputs, 0);
-            places_to_values(turned ? places : y + n * per_image, which + n * per_image, m, to_bias + k * outputs, padded,
-                             s);
-            image_to_values(x + image, v, padded, s);
+            places_to_values(turned ? places : y + n * per_image, which + n * per_image, m, to_bias + k * outputs, s);
+            image_to_values(x + image, v, s);
             for (long p = 0; p < VALUES; p++)
-                product(4, inputs, outputs, tiles, v + p * padded * inputs, 1, inputs, m + p * padded * outputs,
-                        du + p * all_of, 1);
+                product(4, inputs, outputs, tiles_of(s), v + p * by_v, 1, inputs, m + p * by_m, du + p * by_u, 1);
             if (!to_x) continue;
             for (long p = 0; p < VALUES; p++)
-                product(ROWS, padded, inputs, outputs, m + p * padded * outputs, outputs, 1, ut + p * all_of,
-                        v + p * padded * inputs, 0);
-            values_to_image(v, to_x + image, padded, s);
+                product(ROWS, padded_of(s), inputs, outputs, m + p * by_m, outputs, 1, ut + p * by_u, v + p * by_v, 0);
+            values_to_image(v, to_x + image, s);
         }
         to_filters(du, filter, to_weight + k * weights_of(s), s);
     }
