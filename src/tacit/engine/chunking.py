@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from tacit.engine.chunk import Shape
-from tacit.engine.menu import Costs, Menu, Size, menu
+from tacit.engine.menu import Menu, Size, menu
 from tacit.federation.cohort import FixedSteps, Shuffled
 from tacit.privacy.sampling import BatchRule
 
@@ -66,30 +66,44 @@ class Chunking:
 
     def shape(self, clients: np.ndarray) -> Shape:
         """Of the recorded program for these clients: a little larger than they are, so that there are few programs."""
-        size, least = self._size(clients), int(self.steps[clients].min()) if self.alike else 0
+        return self._for_all if self._one_for_all else self._shape(self.steps[clients], len(clients))
+
+    @cached_property
+    def _for_all(self) -> Shape:
+        steps = self.steps[self.steps <= self._most_steps]
+        return self._shape(steps, self._program)._replace(own=0)  # else a copy of as many rows as anybody has
+
+    def _shape(self, steps: np.ndarray, several: int) -> Shape:
+        size, least = self._size(steps, several), int(steps.min()) if self.alike else 0
         few = len(self._lengths) <= _FEW_LENGTHS // 2  # else there are many programs as it is
         full = max((n for n in self._lengths if n <= least), default=0) if few else 0
         return Shape(size.clients, size.steps, full, self._own(size.steps))
 
     def _by_program(self, ordered: np.ndarray) -> Iterator[np.ndarray]:
+        if self._one_for_all:
+            return _dealt(ordered, self.steps[ordered], self._program, self.workers)
         if not self._varied:
-            return _pieces(ordered, itertools.repeat(self.chunk or self._fitting))
+            return _pieces(ordered, itertools.repeat(self._program))
         chunks = _pieces(ordered, iter(self._menu.cut(self.steps[ordered])))
-        return iter(sorted(chunks, key=self._work, reverse=True))
+        return iter(sorted(chunks, key=self._cost, reverse=True))
 
-    def _work(self, chunk: np.ndarray) -> float:
-        """What a chunk costs, to compare it with others."""
-        return float(self.steps[chunk].sum()) if self.skipped else self._costs.of(self._size(chunk))
+    def _cost(self, chunk: np.ndarray) -> float:
+        return self._menu.costs.of(self._size(self.steps[chunk], len(chunk)))
+
+    def _size(self, steps: np.ndarray, several: int) -> Size:
+        """Of the program for so many clients that take so many steps."""
+        most = int(steps.max())
+        return self._menu.size(several, most) if self._varied else Size(self._program, self._length(most))
 
     @property
-    def _costs(self) -> Costs:
-        return Costs(self.params, self.skipped)
+    def _program(self) -> int:
+        """Clients of a recorded program that is not from the menu."""
+        return self.chunk or self._fitting
 
-    def _size(self, clients: np.ndarray) -> Size:
-        steps = int(self.steps[clients].max())
-        if self._varied:
-            return self._menu.size(len(clients), steps)
-        return Size(self.chunk or self._fitting, self._length(steps))
+    @property
+    def _one_for_all(self) -> bool:
+        """Whether one program, as long as anybody needs it, serves clients of all lengths: others pass its end over."""
+        return self.skipped and len(self._lengths) > 1
 
     @property
     def _most_steps(self) -> int:
@@ -98,13 +112,13 @@ class Chunking:
     @property
     def _varied(self) -> bool:
         """Whether programs have as many clients as suits their length."""
-        return self.chunk is None and len(self._lengths) > 1
+        return self.chunk is None and len(self._lengths) > 1 and not self.skipped
 
     @cached_property
     def _menu(self) -> Menu:
         lengths = [n for n in self._lengths if n <= self._most_steps]
         population = self.steps[self.steps <= self._most_steps]
-        return menu(lengths, self._fitting, self._costs, population, max(1, round(self.asked)), self.rounds)
+        return menu(lengths, self._fitting, self.params, population, max(1, round(self.asked)), self.rounds)
 
     def _own(self, steps: int) -> int:
         """No fewer rows than anybody has who takes at most so many steps."""
@@ -147,3 +161,14 @@ def _pieces(ordered: np.ndarray, sizes: Iterator[int]) -> Iterator[np.ndarray]:
         several = next(sizes)
         yield ordered[:several]
         ordered = ordered[several:]
+
+
+def _dealt(ordered: np.ndarray, steps: np.ndarray, most: int, workers: int) -> Iterator[np.ndarray]:
+    """At most so many clients each, the longest first, dealt out so that all have about as many steps to take."""
+    several = min(len(ordered), -(-len(ordered) // (most * workers)) * workers)
+    chunks, taken = [[] for _ in range(several)], np.zeros(several)
+    for client, more in zip(ordered, steps, strict=True):
+        least = int(taken.argmin())
+        chunks[least].append(client)
+        taken[least] += more if len(chunks[least]) < most else np.inf
+    return map(np.array, chunks)

@@ -13,9 +13,9 @@ from torch.func import vmap
 from tacit import rng, tree
 from tacit.core import Batch, Method, Shared, Site, Tree
 from tacit.engine.chunk import Inputs
+from tacit.engine.draws import drawn
 from tacit.engine.heterogeneity import Diary, local_loss
 from tacit.errors import TacitError
-from tacit.federation.cohort import draw_batches
 from tacit.federation.data import Federation
 from tacit.federation.devices import Devices
 from tacit.models.task import ModuleTask
@@ -50,8 +50,11 @@ class Clients:
         """Local steps that each of `clients` really takes in this round."""
         return self.devices.work(self.seed, round, clients, self.steps)
 
-    def inputs_for(self, state: Tree, clients: np.ndarray, round: int, purpose: str = "batches") -> Inputs:
-        draw = draw_batches(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose)
+    def inputs_for(
+        self, state: Tree, clients: np.ndarray, round: int, purpose: str = "batches", steps: int = 0
+    ) -> Inputs:
+        """What these clients have and draw; steps that are not live are added up to `steps`."""
+        draw = drawn(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose, steps)
         if purpose == "batches" and not self.devices.alike:
             taken = torch.from_numpy(self.work(np.asarray(clients), round))
             draw = draw._replace(live=draw.live & (torch.arange(draw.live.shape[1]) < taken.unsqueeze(1)))

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 _PROGRAM = 8.0  # what a program costs besides its clients' steps
-_SKIPPED_PROGRAM, _SKIPPED_OPERATIONS, _SKIPPED = 40.0, 0.5, 0.2  # where padding is passed over: program, step, client
 _CLIENT = 4.5  # what a client costs besides its steps: its update is made, measured and clipped
 _OPERATIONS = 105_000  # parameters whose step costs as much as starting the operations of a step
 _LEAST_OPERATIONS, _MOST_OPERATIONS = 0.3, 8.0
@@ -35,14 +34,9 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """In steps of one client, as measured on one core for a small network: good for comparisons alone.
-
-    `skipped`: whether clients pass over steps that only pad them (`skips.py`). Those that they do take cost the same
-    however a cohort is cut, and are not counted.
-    """
+    """In steps of one client, as measured on one core for a small network: good for comparisons alone."""
 
     params: int
-    skipped: bool = False
 
     @property
     def operations(self) -> float:
@@ -50,10 +44,6 @@ class Costs:
         return min(max(_OPERATIONS / self.params, _LEAST_OPERATIONS), _MOST_OPERATIONS)
 
     def of(self, size: Size) -> float:
-        if self.skipped:
-            return (
-                size.steps * (_SKIPPED_OPERATIONS + _SKIPPED * size.clients) + _CLIENT * size.clients + _SKIPPED_PROGRAM
-            )
         return size.steps * (self.operations + size.clients) + _CLIENT * size.clients + _PROGRAM
 
     def recording(self, size: Size) -> float:
@@ -115,12 +105,12 @@ class Menu:
         return np.array([self.costs.of(size) for size in self._ordered])
 
 
-def menu(lengths: Sequence[int], clients: int, costs: Costs, population: np.ndarray, asked: int, rounds: int) -> Menu:
+def menu(lengths: Sequence[int], clients: int, params: int, population: np.ndarray, asked: int, rounds: int) -> Menu:
     """For programs of these lengths and at most so many clients: what costs least in so many rounds, all told.
 
     The same whenever it is made for the same population: cohorts are draws of its own, by public sizes.
     """
-    draw = np.random.default_rng(0)
+    costs, draw = Costs(params), np.random.default_rng(0)
     several = min(asked, len(population), _DRAWN // _FEWEST_DRAWS)
     cohorts = [-np.sort(-draw.choice(population, several, replace=False)) for _ in range(_DRAWN // several)]
 

@@ -200,7 +200,11 @@ class Vectorised(Clients):
             done = self.compute(task, given, clients, inputs._replace(state=state))
             return self._keep(given.round, store, gathered, clients, done)
 
-        return self.workers.map(chunk, ((clients, self.inputs_for({}, clients, given.round)) for clients in chunks))
+        def ready(clients: np.ndarray) -> tuple[np.ndarray, Inputs]:
+            steps = self.chunking.shape(clients).steps if self.chunking.records(clients) else 0
+            return clients, self.inputs_for({}, clients, given.round, steps=steps)
+
+        return self.workers.map(chunk, map(ready, chunks))
 
     def _keep(self, round: int, store: Store, gathered: Tree, clients: np.ndarray, done: Computed) -> Totals:
         """Writes what a chunk leaves behind; a recorded program's may have rows that only fill it up."""

@@ -143,15 +143,9 @@ class Shuffled:
         raise TacitError("no accountant models shuffled batches of records: draw them with PoissonBatches")
 
     def draw(self, seed: int, round: int, client: int, n: int, purpose: str = "batches") -> Rows:
-        index, mask = self.several(seed, round, [client], n, purpose)
-        return index[0], mask
-
-    def several(self, seed: int, round: int, clients: Sequence[int], n: int, purpose: str = "batches") -> Rows:
-        """`draw` of clients that have n rows each: [clients, steps, size], and the mask of any of them."""
-        each = [uniforms((self.epochs, n), seed, purpose, round, client) for client in clients]
-        drawn = each[0][None] if len(each) == 1 else np.stack(each)
         places, mask = _filled_up(n, self.size, self.epochs)
-        return drawn.argsort(-1).take(places, -1).reshape(len(clients), -1, self.size), mask
+        order = uniforms((self.epochs, n), seed, purpose, round, client).argsort(1)
+        return order.take(places, 1).reshape(-1, self.size), mask
 
 
 @lru_cache(maxsize=4096)
@@ -264,18 +258,15 @@ def draw_batches(
     clients: Sequence[int] | np.ndarray,
     federation: Federation,
     purpose: str = "batches",
+    least: int = 0,
 ) -> Draw:
-    """The batches of one round for the listed clients; those of a client do not depend on the rest of the list."""
+    """The batches of one round for the listed clients, of at least so many steps; those of a client do not depend on the
+    rest of the list."""
     own = [int(client) for client in clients]
     sizes, starts = federation.sizes, federation.offsets[own]
-    if isinstance(rule, Shuffled) and own and len(set(sizes[own].tolist())) == 1:  # all at once: the same, sooner
-        index, mask = rule.several(seed, round, own, int(sizes[own[0]]), purpose)
-        real = np.repeat(mask[None], len(own), 0)
-        live = np.ones(index.shape[:2], bool)
-        return Draw(*map(torch.from_numpy, (index + starts[:, None, None], real, live)))
     drawn = [rule.draw(seed, round, client, int(sizes[client]), purpose) for client in own]
     steps = np.array([len(index) for index, _ in drawn], np.int64)
-    shape = (len(own), int(steps.max(initial=0)), max((index.shape[1] for index, _ in drawn), default=1))
+    shape = (len(own), int(steps.max(initial=least)), max((index.shape[1] for index, _ in drawn), default=1))
     index, mask = np.zeros(shape, np.int64), np.zeros(shape, bool)
     for at, (rows, real) in enumerate(drawn):
         index[at, : rows.shape[0], : rows.shape[1]] = rows
