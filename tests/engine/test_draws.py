@@ -29,7 +29,8 @@ def test_compiled_draws_are_the_plain_ones(sizes: list[int], size: int, epochs: 
     steps = more and max(map(rule.steps, sizes)) + more - 3
     one, other = (f(rule, seed, 5, clients, data, "adapt", steps) for f in (drawn, draw_batches))
     for a, b in zip(one, other, strict=True):
-        assert a.dtype == b.dtype and torch.equal(a, b)
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
 
 
 @needs_kernels
@@ -45,6 +46,12 @@ def test_steps_that_are_added_are_dead_and_change_no_other(rule: BatchRule) -> N
     data, clients = federation(5, 17), np.array([1, 0])
     plain, longer = (drawn(rule, 3, 1, clients, data, "batches", steps) for steps in (0, 23))
     steps = plain.live.shape[1]
-    assert longer.live.shape == (2, 23) and not longer.live[:, steps:].any() and not longer.mask[:, steps:].any()
+    assert longer.live.shape == (2, 23)
+    assert not longer.live[:, steps:].any()
+    assert not longer.mask[:, steps:].any()
     assert all(torch.equal(a, b[:, :steps]) for a, b in zip(plain, longer, strict=True))
-    assert all(data.rows(k).start <= row < data.rows(k).stop for k, own in zip(clients, longer.rows, strict=True) for row in own.flatten())
+    assert all(
+        data.rows(k).start <= row < data.rows(k).stop
+        for k, own in zip(clients, longer.rows, strict=True)
+        for row in own.flatten()
+    )

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tacit.core import Method
 from tacit.engine.assemble import Privacy, Training, assemble
@@ -26,11 +28,13 @@ def clients() -> Federation:
     return from_clients({k: (*rows(n), *rows(1)) for k, n in enumerate(SIZES)})
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["by torch", "compiled"])
 @pytest.mark.parametrize("method", [FedAvg(LocalSgd(0.1)), Ditto(FedAvg(LocalSgd(0.1)))], ids=["fedavg", "ditto"])
-def test_a_recorded_round_of_unequal_clients_is_the_plain_one(method: Method) -> None:
+def test_a_recorded_round_of_unequal_clients_is_the_plain_one(method: Method, dtype: torch.dtype, epochs: int) -> None:
     def after_rounds(rounds: int) -> torch.Tensor:
         """A long run records its programs, a short one does not."""
-        training = Training(rounds=rounds, sampler=FixedSize(8), batch=5, epochs=1, dtype=torch.float64)
+        training = Training(rounds=rounds, sampler=FixedSize(8), batch=5, epochs=epochs, dtype=dtype)
         parts = assemble(clients(), initialise(MLP(6, 3, (4,)), 0), method, Privacy(), training)
         run = Run(*parts, ledger=Ledger.open(":memory:"))
         assert parts.engine.recorded == (rounds > 100)
@@ -39,7 +43,8 @@ def test_a_recorded_round_of_unequal_clients_is_the_plain_one(method: Method) ->
         assert all(program is not None for program in parts.engine.programs.values())
         return torch.cat([leaf.flatten() for leaf in run.progress.server.view.model.values()])
 
-    assert torch.allclose(after_rounds(100_000), after_rounds(3), rtol=1e-9, atol=1e-12)
+    near = 1e-9 if dtype == torch.float64 else 1e-4
+    assert torch.allclose(after_rounds(100_000), after_rounds(3), rtol=near, atol=near / 1000)
 
 
 def test_chunks_of_a_log_normal_population_pad_less_than_a_half_more() -> None:
@@ -53,6 +58,34 @@ def test_chunks_of_a_log_normal_population_pad_less_than_a_half_more() -> None:
     assert all(len(chunk) <= shape.clients and steps[chunk].max() <= shape.steps for shape, chunk in shapes)
     padded = sum(shape.clients * shape.steps for shape, _ in shapes)
     assert padded <= 1.5 * sum(steps[chunk].sum() for _, chunk in shapes)
+
+
+@given(
+    steps=st.lists(st.integers(1, 200), min_size=1, max_size=80),
+    workers=st.integers(1, 4),
+    several=st.integers(1, 30),
+    seed=st.integers(0, 9),
+)
+def test_where_padding_is_passed_over_one_program_serves_all_and_workers_have_like_work(
+    steps: list[int], workers: int, several: int, seed: int
+) -> None:
+    every = np.array(steps)
+    chunking = Chunking(
+        Shuffled(10), 10**9, every, 79_510, workers, len(every), alike=True, gather=False, chunk=several, skipped=True
+    )
+    cohort = np.random.default_rng(seed).permutation(len(every))
+    chunks = list(chunking.split(cohort))
+    assert sorted(np.concatenate(chunks)) == sorted(cohort)
+    recorded = [chunk for chunk in chunks if chunking.records(chunk)]
+    assert len({chunking.shape(chunk) for chunk in recorded}) <= 1
+    for chunk in recorded:
+        shape = chunking.shape(chunk)
+        assert len(chunk) <= shape.clients == several
+        assert shape.full <= every[chunk].min()
+        assert every[chunk].max() <= shape.steps
+    if recorded and len(np.unique(every)) > 1 and len(every) <= several:  # any of them could have all
+        taken = [every[chunk].sum() for chunk in recorded]
+        assert max(taken) - min(taken) <= every[every <= 128].max()
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ class Chunking:
         """Whether chunks' programs are recorded and replayed: if the run is long enough to gain by it."""
         if self.record is False or self.gather or not isinstance(self.batches, Shuffled | FixedSteps):
             return False
-        return self.record is True or self.rounds >= _WORTH_ROUNDS * len(self._lengths)
+        programs = 1 if self._one_for_all else len(self._lengths)
+        return self.record is True or self.rounds >= _WORTH_ROUNDS * programs
 
     def records(self, clients: np.ndarray) -> bool:
         """Whether the program of this chunk is: not if it would be very long."""

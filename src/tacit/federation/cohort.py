@@ -260,8 +260,10 @@ def draw_batches(
     purpose: str = "batches",
     least: int = 0,
 ) -> Draw:
-    """The batches of one round for the listed clients, of at least so many steps; those of a client do not depend on the
-    rest of the list."""
+    """The batches of one round for the listed clients, padded to at least so many steps.
+
+    Those of a client do not depend on the rest of the list.
+    """
     own = [int(client) for client in clients]
     sizes, starts = federation.sizes, federation.offsets[own]
     drawn = [rule.draw(seed, round, client, int(sizes[client]), purpose) for client in own]

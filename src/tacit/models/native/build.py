@@ -21,7 +21,17 @@ import torch
 from torch import Tensor
 
 HERE: Final = Path(__file__).resolve().parent
-SOURCES: Final = ("direct.c", "winograd.c", "first.c", "linear.c", "sums.c", "each_client.c", "rows.c", "shuffles.c", "room.c")
+SOURCES: Final = (
+    "direct.c",
+    "winograd.c",
+    "first.c",
+    "linear.c",
+    "sums.c",
+    "each_client.c",
+    "rows.c",
+    "shuffles.c",
+    "room.c",
+)
 _FLAGS: Final = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared", "-w")
 _SECONDS: Final = 120
 
