@@ -22,6 +22,7 @@ from tacit.engine.spans import spans
 from tacit.engine.square_sums import given, square_sums
 from tacit.engine.tape import item
 from tacit.engine.unstored import unstored
+from tacit.models.native.kernels import can_be_written_over
 
 aten = torch.ops.aten
 _FROM_NOTHING = {
@@ -70,6 +71,7 @@ def simplify(graph: GraphModule) -> GraphModule:
     _drop_unused(graph)
     _in_place(graph)
     few_rows(graph)
+    _over_inputs(graph)
     graph.recompile()
     return graph
 
@@ -129,9 +131,9 @@ def _drop_times_one(graph: GraphModule) -> None:
 
 def _shares_memory(node: Node) -> bool:
     """Whether what it gives lies in the memory of what it was given."""
-    if node.target is item and node.args[0].target is torch.ops.tacit.each_client.default:  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-        return False
-    if not isinstance(node.target, torch._ops.OpOverload):  # an item of several results
+    if node.target is item:  # of several results: it is whatever they are
+        node = node.all_input_nodes[0]
+    if not isinstance(node.target, torch._ops.OpOverload):
         return node.op == "call_function"
     return node.target is aten._unsafe_view.default or any(r.alias_info for r in node.target._schema.returns)
 
@@ -259,6 +261,26 @@ def _in_place(graph: GraphModule) -> None:
         base = _base(target)
         if _free(base, order[node], order) and not any(_base(f) is base for f in factors) and _whole(target, node):
             node.target = _IN_PLACE[node.target]
+
+
+def _over_inputs(graph: GraphModule) -> None:
+    """Gradients of a convolution's inputs are written over them, where nobody reads them again: memory that is close."""
+    order = {node: at for at, node in enumerate(graph.graph.nodes)}
+    for node in _calls(graph):
+        if node.target is not torch.ops.tacit.convolve_back.default:
+            continue
+        *given, to_inputs, name = node.args
+        x: Any = given[2]
+        if not (to_inputs and _free(x, order[node], order) and can_be_written_over(x.meta["val"], str(name))):
+            continue
+        with graph.graph.inserting_before(node):
+            new = graph.graph.call_function(torch.ops.tacit.convolve_over.default, (*given, name))
+        for part in list(node.users):
+            at: Any = part.args[1]
+            part.args = (new, at - 1)
+            if at == 0:
+                _replace(graph, part, x)
+        graph.graph.erase_node(node)
 
 
 def _free(node: Any, after: int, order: dict[Node, int]) -> bool:

@@ -70,6 +70,24 @@ def _convolve_back(
     return to_x, to_weight, to_bias
 
 
+def _convolve_over(
+    gradient: Tensor, which: Tensor, x: Tensor, weight: Tensor, pool: bool, relu: bool, name: str
+) -> tuple[Tensor, Tensor]:
+    """`_convolve_back` by Winograd's method, the gradient of the inputs in their place: an image is read before."""
+    laid, weight, turned = x.permute(*_LAYOUTS[name]), _own(weight), gradient.is_contiguous()
+    to_weight, to_bias = (torch.empty(shape, dtype=weight.dtype) for shape in (weight.shape, weight.shape[:2]))
+    given = gradient if turned else _laid(gradient, _LAYOUTS[name])
+    which = _laid(which, _LAYOUTS[name]) if pool or relu else which
+    tensors = (given, which, laid, weight, laid, to_weight, to_bias)
+    call("winograd_backward", tensors, weight.stride(0), *_sizes(x, weight, name), pool, relu, turned)
+    return to_weight, to_bias
+
+
+def can_be_written_over(x: Tensor, name: str) -> bool:
+    """Whether inputs that lie in memory like this can be."""
+    return name == "winograd" and x.permute(*_LAYOUTS[name]).is_contiguous()
+
+
 def _own(several: Tensor) -> Tensor:
     """A row for each client, unbroken; a row that stands for all stays one."""
     unbroken = len(several) > 0 and several[0].is_contiguous() and several.stride(0) in (0, several[0].numel())
@@ -109,4 +127,9 @@ operation(
     "convolve_back(Tensor gradient, Tensor which, Tensor x, Tensor weight, bool pool, bool relu, bool to_inputs,"
     " str name) -> (Tensor, Tensor, Tensor)",
     _convolve_back,
+)
+operation(
+    "convolve_over(Tensor gradient, Tensor which, Tensor(a!) x, Tensor weight, bool pool, bool relu, str name)"
+    " -> (Tensor, Tensor)",
+    _convolve_over,
 )
