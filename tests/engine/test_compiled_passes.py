@@ -12,7 +12,7 @@ from torch.func import grad, vmap
 from tacit.engine.record import record
 from tacit.engine.simplify import simplify
 from tacit.engine.tape import taped
-from tacit.models.native import compiled
+from tacit.models.native import compiled, convolve
 from tacit.privacy.clip import clip
 from tests.engine.test_small_passes import CLIENTS, summed, uploads
 
@@ -126,3 +126,24 @@ def test_an_unstored_upload_is_no_longer_than_its_bound(scale: float) -> None:
     assert replay is not None
     norms = replay(y, x, torch.eye(CLIENTS)).double().norm(dim=1)
     assert float(norms.max()) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["not read again", "read again"])
+def test_gradients_are_written_over_a_convolutions_inputs_unless_they_are_read_again(later: bool) -> None:
+    def one(first: Tensor, second: Tensor, images: Tensor) -> tuple[Tensor, ...]:
+        def loss(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+            seen = convolve(images, first, relu=True)
+            assert seen is not None
+            out = convolve(seen, second, pool=True, relu=True)
+            assert out is not None
+            return out.square().mean(), seen.detach()
+
+        gradients, seen = grad(loss, (0, 1), has_aux=True)(first, second)
+        return (*gradients, seen.square().sum()) if later else gradients
+
+    given = (numbers(CLIENTS, 16, 1, 3, 3), numbers(CLIENTS, 32, 16, 3, 3), numbers(CLIENTS, 5, 1, 12, 12))
+    got, calls = simplified(vmap(one), *given)
+    assert calls[ours.convolve_over.default] == (not later)
+    assert calls[ours.convolve_back.default] == 1 + later
+    for one_of, expected in zip(got, vmap(one)(*given), strict=True):
+        torch.testing.assert_close(one_of, expected, rtol=1e-4, atol=1e-5)

@@ -264,7 +264,7 @@ def _in_place(graph: GraphModule) -> None:
 
 
 def _over_inputs(graph: GraphModule) -> None:
-    """Gradients of a convolution's inputs are written over them, where nobody reads them again: memory that is close."""
+    """Gradients of a convolution's inputs are written over them where nobody reads them again: memory that is close."""
     order = {node: at for at, node in enumerate(graph.graph.nodes)}
     for node in _calls(graph):
         if node.target is not torch.ops.tacit.convolve_back.default:
