@@ -13,10 +13,13 @@ from tacit.models import build, initialise
 from tacit.models.task import ModuleTask, params
 from tacit.privacy.clipped_sum import ghost, plain
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("opacus") is None,
-    reason="opacus is not installed here: run it with benchmarks/.peers/opacus/bin/python -m pytest",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("opacus") is None,
+        reason="opacus is not installed here: run it with PYTHONPATH=src benchmarks/.peers/opacus/bin/python -m pytest",
+    ),
+    pytest.mark.filterwarnings("ignore:Full backward hook"),  # torch's, of the hooks that Opacus sets
+]
 ROWS = 16
 
 
