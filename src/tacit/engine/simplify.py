@@ -15,14 +15,13 @@ from tacit.engine.dead_steps import dead_steps
 from tacit.engine.each_client import each_client
 from tacit.engine.few_rows import few_rows
 from tacit.engine.gathers import gathers
+from tacit.engine.in_place import in_place, over_inputs, shares_memory
 from tacit.engine.picks import picks
 from tacit.engine.pulls import pulls
 from tacit.engine.soft_labels import soft_labels
 from tacit.engine.spans import spans
 from tacit.engine.square_sums import given, square_sums
-from tacit.engine.tape import item
 from tacit.engine.unstored import unstored
-from tacit.models.native.kernels import can_be_written_over
 
 aten = torch.ops.aten
 _FROM_NOTHING = {
@@ -69,9 +68,9 @@ def simplify(graph: GraphModule) -> GraphModule:
     _drop_unused(graph)
     each_client(graph)
     _drop_unused(graph)
-    _in_place(graph)
+    in_place(graph)
     few_rows(graph)
-    _over_inputs(graph)
+    over_inputs(graph)
     graph.recompile()
     return graph
 
@@ -129,17 +128,8 @@ def _drop_times_one(graph: GraphModule) -> None:
             _replace(graph, node, node.args[0])  # pyright: ignore[reportArgumentType]
 
 
-def _shares_memory(node: Node) -> bool:
-    """Whether what it gives lies in the memory of what it was given."""
-    if node.target is item:  # of several results: it is whatever they are
-        node = node.all_input_nodes[0]
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return node.op == "call_function"
-    return node.target is aten._unsafe_view.default or any(r.alias_info for r in node.target._schema.returns)
-
-
 def _is_view(node: Node) -> bool:
-    if not _shares_memory(node) or not isinstance(node.target, torch._ops.OpOverload):
+    if not shares_memory(node) or not isinstance(node.target, torch._ops.OpOverload):
         return False
     return str(node.target._schema.returns[0].type) == "Tensor"
 
@@ -149,7 +139,7 @@ def _one_node_a_view(graph: GraphModule) -> None:
     layout: dict[Node, tuple[Node, Tensor]] = {}  # a node's base, and its shape and strides there
     seen: dict[tuple[Any, ...], Node] = {}
     for node in _calls(graph):
-        if not _shares_memory(node):
+        if not shares_memory(node):
             layout[node] = node, _shape(node)
         parent = node.args[0] if node.args else None
         if not _is_view(node) or parent not in layout:  # others may start anywhere in their memory
@@ -240,71 +230,3 @@ def _zeros(graph: GraphModule) -> None:
             left = given(graph, aten.logical_not.default, chosen, like=_shape(chosen))  # pyright: ignore[reportArgumentType]
             filled = given(graph, aten.masked_fill.Scalar, of, left, 0, like=node.meta["val"])
         _replace(graph, node, filled)
-
-
-_IN_PLACE: dict[Any, Any] = {
-    aten.baddbmm.default: aten.baddbmm_.default,
-    aten.mul.Tensor: aten.mul_.Tensor,
-    aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
-    aten.nan_to_num.default: aten.nan_to_num_.default,
-    aten.exp.default: aten.exp_.default,
-}
-
-
-def _in_place(graph: GraphModule) -> None:
-    """What nobody reads again is updated where it lies."""
-    order = {node: at for at, node in enumerate(graph.graph.nodes)}
-    for node in _calls(graph):
-        if node.target not in _IN_PLACE:
-            continue
-        target, *factors = node.args
-        base = _base(target)
-        if _free(base, order[node], order) and not any(_base(f) is base for f in factors) and _whole(target, node):
-            node.target = _IN_PLACE[node.target]
-
-
-def _over_inputs(graph: GraphModule) -> None:
-    """Gradients of a convolution's inputs are written over them where nobody reads them again: memory that is close."""
-    order = {node: at for at, node in enumerate(graph.graph.nodes)}
-    for node in _calls(graph):
-        if node.target is not torch.ops.tacit.convolve_back.default:
-            continue
-        *given, to_inputs, name = node.args
-        x: Any = given[2]
-        if not (to_inputs and _free(x, order[node], order) and can_be_written_over(x.meta["val"], str(name))):
-            continue
-        with graph.graph.inserting_before(node):
-            new = graph.graph.call_function(torch.ops.tacit.convolve_over.default, (*given, name))
-        for part in list(node.users):
-            at: Any = part.args[1]
-            part.args = (new, at - 1)
-            if at == 0:
-                _replace(graph, part, x)
-        graph.graph.erase_node(node)
-
-
-def _free(node: Any, after: int, order: dict[Node, int]) -> bool:
-    """Made by an operation of this program that owns its memory, and read by nobody later than `after`."""
-    owned = isinstance(node, Node) and node.op == "call_function" and (not _shares_memory(node) or _updated(node))
-    return owned and _last_read(node, order) <= after
-
-
-def _updated(node: Node) -> bool:
-    return node.target in _IN_PLACE.values()
-
-
-def _last_read(node: Node, order: dict[Node, int]) -> int:
-    """The last operation that reads this memory, also through a view."""
-    later = [_last_read(user, order) for user in node.users if _shares_memory(user) and not _updated(user)]
-    return max([order[user] for user in node.users] + later, default=-1)
-
-
-def _base(node: Any) -> Any:
-    while isinstance(node, Node) and node.op == "call_function" and _shares_memory(node) and not _updated(node):
-        node = node.args[0]
-    return node
-
-
-def _whole(target: Any, node: Node) -> bool:
-    a, b = target.meta["val"], node.meta["val"]
-    return (a.shape, a.dtype) == (b.shape, b.dtype) and a.is_contiguous()
