@@ -17,7 +17,7 @@ from tacit.errors import StorageError, TacitError
 from tacit.privacy import statement as statements
 from tacit.privacy.account import epsilon
 from tacit.privacy.ledger import Charge, Ledger, statement
-from tacit.privacy.ledger_file import CHANGED, MARK
+from tacit.privacy.ledger_file import MARK, VERSION
 from tacit.privacy.statement import shown
 
 GAUSSIAN = dp.GaussianDpEvent(1.4)
@@ -247,9 +247,9 @@ def test_other_databases_are_refused_and_left_alone(path: Path) -> None:
 def test_another_format_is_refused_by_number(path: Path) -> None:
     Ledger.open(path).close()
     other = sqlite3.connect(path)
-    other.execute(f"PRAGMA user_version = {CHANGED + 1}")
+    other.execute(f"PRAGMA user_version = {VERSION + 1}")
     other.close()
-    with pytest.raises(TacitError, match=f"format {CHANGED + 1}, this Tacit reads {CHANGED}"):
+    with pytest.raises(TacitError, match=f"format {VERSION + 1}, this Tacit reads {VERSION}"):
         Ledger.open(path)
 
 

@@ -2,15 +2,14 @@
 
 The ledger keeps events, not epsilons: any accountant can replay it. Beside the events of levels it keeps the stays of
 the clients that changed their level, so that each one's own account can be replayed (`stays.py`). Rows are only ever
-added; the file itself refuses to change or delete one. One process writes at a time, any number may read.
+added; the file itself refuses to change or delete one, and a chain of hashes shows whether somebody did so all the same
+(`chain.py`). One process writes at a time, any number may read.
 """
 
 import hashlib
 import json
 import sqlite3
-import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,16 +17,17 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.errors import TacitError
+from tacit.errors import StorageError, TacitError
+from tacit.privacy.chained import Chained
 from tacit.privacy.events import from_json, to_json
-from tacit.privacy.ledger_file import connect, connect_to_read, make_run, make_stays, trouble
+from tacit.privacy.ledger_file import connect, connect_to_read
 from tacit.privacy.statement import Budget, Line, statement
 from tacit.privacy.stays import Stay, Stays, told
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-__all__ = ["Budget", "Charge", "Entry", "Ledger", "Line", "statement"]
+__all__ = ["Batch", "Budget", "Charge", "Entry", "Ledger", "Line", "statement"]
 
 _NEVER = 1 << 62
 _Terms = tuple[str, str, str]  # scope, unit, relation
@@ -49,6 +49,15 @@ class Charge:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """Charges of one round that count once, however often they are made; `nonce`: see `Ledger.charge`."""
+
+    round: int
+    charges: Sequence[Charge]
+    nonce: str = ""
+
+
+@dataclass(frozen=True)
 class Entry:
     """A row of the ledger."""
 
@@ -61,14 +70,13 @@ class Entry:
     time: float
 
 
-class Ledger:
+class Ledger(Chained):
     """See the module. Open it with `Ledger.open`, or with `Ledger.read` to look only."""
 
     def __init__(self, db: sqlite3.Connection, path: str) -> None:
-        self._db, self._path, self._lock = db, path, threading.RLock()
+        super().__init__(db, path)
         self._budgets = {line.scope: line for line in self._stored_budgets()}
         self._pending: list[Budget] = []
-        weakref.finalize(self, db.close)
 
     @classmethod
     def open(cls, path: str | Path) -> "Ledger":
@@ -119,21 +127,26 @@ class Ledger:
         The same charges for the same round again are not counted twice: a resumed run repeats its noise and so
         releases the same thing. Where a repeated round draws new noise, give each attempt its own `nonce`.
         """
-        rows = _rows(charges)
-        batch = hashlib.sha256(json.dumps([rows, nonce]).encode()).hexdigest()[:32]
-        now = time.time()
-        with self._transaction({row[:3] for row in rows}) as db:
+        self.charge_together([Batch(round, charges, nonce)])
+
+    def charge_together(self, batches: Sequence[Batch], answer: tuple[str, int] | None = None) -> bool:
+        """Several batches in one transaction, and with them that a turn of a run is answered: all of it or nothing.
+
+        Whether the answer is new: of two processes at once, one is told so.
+        """
+        rows = [row for batch in batches for row in _rows_of(batch)]
+        with self._transaction({row[2:5] for row in rows}) as db:
             db.executemany(
                 "INSERT INTO charges (round, batch, scope, unit, relation, event, count, time) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [(int(round), batch, *row, now) for row in rows],
+                rows,
             )
+            return answer is not None and self._answer(db, *answer)
 
     def belong(self, mark: str) -> None:
         """Says whose rounds these are, once: a run that repeats its noise. Another's rounds have the same numbers, and
         would seem to be repetitions that cost nothing."""
         with self._transaction() as db:
-            make_run(db)
             db.execute("INSERT INTO run VALUES (0, ?)", (mark,))
             ((known,),) = db.execute("SELECT mark FROM run").fetchall()
         if known != mark:
@@ -147,7 +160,6 @@ class Ledger:
         rows = [(stay, client) for client, several in stays.items() for stay in several]
         now = time.time()
         with self._transaction() as db:
-            make_stays(db)
             (last,) = db.execute("SELECT COALESCE(MAX(serial), 0) FROM stays").fetchone()
             db.executemany(
                 "INSERT INTO stays (serial, round, client, level, asked, epsilon, delta, time) "
@@ -219,20 +231,17 @@ class Ledger:
     @contextmanager
     def _transaction(self, terms: Iterable[_Terms] = ()) -> Iterator[sqlite3.Connection]:
         """All or nothing: the terms of the scopes, the budget lines that are not yet on disk, and the caller's rows."""
-        with self._lock, trouble(self._path):
+        with self._lock:
             terms = {*terms, *(astuple(line)[:3] for line in self._pending)}
-            self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._db.executemany("INSERT INTO scopes VALUES (?, ?, ?)", terms)
-                self._db.executemany(
-                    "INSERT INTO budgets VALUES (?, ?, ?, ?, ?, ?, ?)", [astuple(line) for line in self._pending]
-                )
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException as error:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.IntegrityError):
+                with self._chaining() as db:
+                    db.executemany("INSERT INTO scopes VALUES (?, ?, ?)", terms)
+                    db.executemany(
+                        "INSERT INTO budgets VALUES (?, ?, ?, ?, ?, ?, ?)", [astuple(line) for line in self._pending]
+                    )
+                    yield db
+            except StorageError as error:
+                if isinstance(error.__cause__, sqlite3.IntegrityError):
                     raise TacitError(self._mixture(terms)) from error
                 raise
             self._pending.clear()
@@ -252,10 +261,6 @@ class Ledger:
                 return f"{scope} is kept as {here}, not {unit} {relation}: one scope has one unit and relation"
         return "the ledger refused a row: a scope has one unit, one relation, and counts above 0"
 
-    def _query(self, sql: str, *values: object) -> list[tuple]:
-        with self._lock, trouble(self._path):
-            return self._db.execute(sql, values).fetchall()
-
     def _histories(self, where: str, *values: object) -> "dict[str, Counter[DpEvent]]":
         sql = f"SELECT scope, event, SUM(count) FROM charges {where} GROUP BY scope, event"
         found: dict[str, Counter[DpEvent]] = {}
@@ -265,6 +270,12 @@ class Ledger:
 
     def _stored_budgets(self) -> Iterator[Budget]:
         return (Budget(*row) for row in self._query("SELECT * FROM budgets"))
+
+
+def _rows_of(batch: Batch) -> list[tuple[int, str, str, str, str, str, int, float]]:
+    rows, now = _rows(batch.charges), time.time()
+    fingerprint = hashlib.sha256(json.dumps([rows, batch.nonce]).encode()).hexdigest()[:32]
+    return [(int(batch.round), fingerprint, *row, now) for row in rows]
 
 
 def _rows(charges: Sequence[Charge]) -> list[tuple[str, str, str, str, int]]:

@@ -1,4 +1,8 @@
-"""The file of a ledger: an SQLite database whose tables can only grow, flushed to disk at every commit."""
+"""The file of a ledger: an SQLite database whose tables can only grow, flushed to disk at every commit.
+
+Its rows are chained by hash (`chain.py`). A ledger of an earlier version is read as it is; the first time it is opened
+to be written to it gets the tables it lacks and a chain, in one transaction, and loses nothing.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -7,10 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from tacit.errors import StorageError, TacitError
+from tacit.privacy import chain
 
 MARK: Final = 0x54414349  # "TACI", in the header of the file
-VERSION: Final = 1
-CHANGED: Final = 2  # the format of a ledger in which somebody changed its level
+VERSION: Final = 3
+_EARLIER: Final = (1, 2)  # without a chain; 2: somebody changed its level
 _PATIENCE: Final = 30.0  # seconds to wait for another process
 
 _SCOPE: Final = "scope TEXT NOT NULL, unit TEXT NOT NULL, relation TEXT NOT NULL"
@@ -24,6 +29,18 @@ _TABLES: Final = {
     "charges": f"round INTEGER NOT NULL, batch TEXT NOT NULL, {_SCOPE}, event TEXT NOT NULL, "
     f"count INTEGER NOT NULL CHECK (count > 0), time REAL NOT NULL, "
     f"PRIMARY KEY (round, batch, scope, event), {_SAME_TERMS}",
+    # Who was at which level when: of those who ever changed.
+    "stays": "serial INTEGER PRIMARY KEY, round INTEGER NOT NULL, client TEXT NOT NULL, level TEXT NOT NULL, "
+    "asked INTEGER NOT NULL, epsilon REAL, delta REAL, time REAL NOT NULL",
+    # Whose rounds these are.
+    "run": "only INTEGER PRIMARY KEY, mark TEXT NOT NULL",
+    # A member's: the turns of each run that it answered, written with what they cost.
+    "answers": "run TEXT NOT NULL, turn INTEGER NOT NULL, time REAL NOT NULL, PRIMARY KEY (run, turn)",
+    # Heads of others' ledgers, as they told them; `seen`: what they had seen of this one; `proof`: their seal on it.
+    "heads": "serial INTEGER PRIMARY KEY, owner TEXT NOT NULL, run TEXT NOT NULL, turn INTEGER NOT NULL, "
+    "head TEXT NOT NULL, seen TEXT NOT NULL, proof TEXT NOT NULL, time REAL NOT NULL",
+    "identity": "only INTEGER PRIMARY KEY, id TEXT NOT NULL, format INTEGER NOT NULL, older INTEGER NOT NULL",
+    "chain": "serial INTEGER PRIMARY KEY, source TEXT NOT NULL, last INTEGER NOT NULL, hash TEXT NOT NULL",
 }
 _KEYS: Final = {
     "scopes": ("scope",),
@@ -31,12 +48,16 @@ _KEYS: Final = {
     "charges": ("round", "batch", "scope", "event"),
     "stays": ("serial",),
     "run": ("only",),
+    "answers": ("run", "turn"),
+    "heads": ("serial",),
+    "identity": ("only",),
+    "chain": ("serial",),
 }
-# Made with the first change of a level: where nobody changes there is nothing to keep, and older readers can read it.
-_STAYS: Final = (
-    "serial INTEGER PRIMARY KEY, round INTEGER NOT NULL, client TEXT NOT NULL, level TEXT NOT NULL, "
-    "asked INTEGER NOT NULL, epsilon REAL, delta REAL, time REAL NOT NULL"
-)
+_INDEXES: Final = {
+    "charges_by_scope": "charges (scope, event, count)",
+    "chain_by_source": "chain (source, last)",
+    "heads_by_owner": "heads (owner, run)",
+}
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -95,9 +116,11 @@ def _or_close(db: sqlite3.Connection, path: str, create: bool = False) -> sqlite
     try:
         for pragma in ("foreign_keys = ON", "synchronous = FULL", "fullfsync = ON"):
             db.execute(f"PRAGMA {pragma}")
-        if create:
+        if create and _empty(db):
             _create(db)
         _verify(db, path)
+        if create:
+            _create(db)
         db.execute("PRAGMA journal_mode = WAL" if create else "PRAGMA query_only = ON")
     except BaseException:
         db.close()
@@ -106,30 +129,41 @@ def _or_close(db: sqlite3.Connection, path: str, create: bool = False) -> sqlite
 
 
 def _create(db: sqlite3.Connection) -> None:
-    """Makes the tables in an empty file, in one transaction, so that a ledger is there whole or not at all."""
-    if not _empty(db):
+    """Makes the tables in an empty file, or those that an earlier version did not have, and begins the chain.
+
+    In one transaction: a ledger is there whole or not at all, and one of an earlier version is left as it was.
+    """
+    if not _unfinished(db):
         return
     db.execute("BEGIN IMMEDIATE")
-    if _empty(db):  # nobody else was faster
-        for table, columns in _TABLES.items():
+    try:
+        if _unfinished(db):  # nobody else was faster
+            _complete(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _complete(db: sqlite3.Connection) -> None:
+    known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    for table, columns in _TABLES.items():
+        if table not in known:
             _make(db, table, columns)
-        db.execute("CREATE INDEX charges_by_scope ON charges (scope, event, count)")
-        db.execute(f"PRAGMA application_id = {MARK}")
-        db.execute(f"PRAGMA user_version = {VERSION}")
-    db.execute("COMMIT")
+    for name, columns in _INDEXES.items():
+        if name not in known:
+            db.execute(f"CREATE INDEX {name} ON {columns}")
+    chain.begin(db)
+    db.execute(f"PRAGMA application_id = {MARK}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def make_stays(db: sqlite3.Connection) -> None:
-    """The table of who was at which level when, unless it is there; part of the caller's transaction."""
-    if _value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'stays'") == 0:
-        _make(db, "stays", _STAYS)
-        db.execute(f"PRAGMA user_version = {CHANGED}")
-
-
-def make_run(db: sqlite3.Connection) -> None:
-    """The table of whose rounds these are, unless it is there; part of the caller's transaction."""
-    if _value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'run'") == 0:
-        _make(db, "run", "only INTEGER PRIMARY KEY, mark TEXT NOT NULL")
+def guards_missing(db: sqlite3.Connection) -> list[str]:
+    """Triggers that keep rows from being changed, and are not there as they were made."""
+    known = {name for (name,) in db.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'")}
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if name in _TABLES]
+    return [sql.split()[2] for table in tables for sql in _triggers(table) if sql not in known]
 
 
 def _make(db: sqlite3.Connection, table: str, columns: str) -> None:
@@ -152,6 +186,12 @@ def _triggers(table: str) -> Iterator[str]:
     )
 
 
+def _unfinished(db: sqlite3.Connection) -> bool:
+    """Whether it is empty, or a ledger of an earlier version."""
+    ours = _value(db, "PRAGMA application_id") == MARK
+    return _empty(db) or (ours and _value(db, "PRAGMA user_version") in _EARLIER)
+
+
 def _empty(db: sqlite3.Connection) -> bool:
     return _value(db, "PRAGMA application_id") == 0 and _value(db, "SELECT COUNT(*) FROM sqlite_master") == 0
 
@@ -160,8 +200,8 @@ def _verify(db: sqlite3.Connection, path: str) -> None:
     if _value(db, "PRAGMA application_id") != MARK:
         raise TacitError(f"{path} is a database, but not a ledger: give another path, or move the file away")
     version = _value(db, "PRAGMA user_version")
-    if version not in (VERSION, CHANGED):
-        raise TacitError(f"ledger {path} has format {version}, this Tacit reads {CHANGED}: use the Tacit that made it")
+    if version not in (VERSION, *_EARLIER):
+        raise TacitError(f"ledger {path} has format {version}, this Tacit reads {VERSION}: use the Tacit that made it")
     if (state := _value(db, "PRAGMA quick_check(1)")) != "ok":
         raise StorageError(
             f"ledger {path} is damaged ({state}): restore a copy; a run must not go on without its record"
