@@ -13,8 +13,11 @@ import numpy as np
 from tacit.engine.flower.custody import Custody
 from tacit.engine.flower.schema import Ask
 from tacit.privacy.account import Accountant, most
-from tacit.privacy.ledger import Charge, Ledger
+from tacit.privacy.ledger import Batch, Charge, Ledger
 from tacit.privacy.plan import Account, Plan
+
+Answering = tuple[str, int]
+"""Run and turn."""
 
 
 class Due(NamedTuple):
@@ -55,15 +58,22 @@ def _owed(plan: Plan, place: int, ask: Ask, custody: Custody, book: str, now: bo
     return due
 
 
-def pay(ledger: Ledger, custody: Custody, accountant: Accountant, due: Sequence[Due]) -> bool:
-    """Charges the past in any case, and this turn if every budget allows it: then, and only then, True."""
+class Paid(NamedTuple):
+    """Whether the turn could be paid for, and whether it was answered for the first time."""
+
+    affordable: bool
+    new: bool = False
+
+
+def pay(ledger: Ledger, custody: Custody, accountant: Accountant, due: Sequence[Due], answer: Answering | None) -> Paid:
+    """Charges the past in any case, and this turn if every budget allows it: with it, in one transaction, that the
+    turn is answered. Durable when it returns; of two processes at once one is told that the answer is new."""
     for account, *_ in due:
         ledger.budget(account.scope, account.unit, account.relation, account.epsilon, account.delta, accountant)
     _charge(ledger, custody, [(each, turn) for each in due for turn in each.past])
     if not all(each.now is None or _affords(ledger, each.account, accountant) for each in due):
-        return False
-    _charge(ledger, custody, [(each, each.now) for each in due if each.now is not None])
-    return True
+        return Paid(False)
+    return Paid(True, _charge(ledger, custody, [(each, each.now) for each in due if each.now is not None], answer))
 
 
 def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
@@ -74,9 +84,18 @@ def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
     return most(account.event, spent, *terms, ceiling=account.count) >= account.count
 
 
-def _charge(ledger: Ledger, custody: Custody, owing: Sequence[tuple[Due, int]]) -> None:
-    """In the ledger first. A crash in between repeats the same charge, which counts once."""
-    for (account, book, *_), turn in sorted(owing, key=lambda item: item[1]):
-        charge = Charge(account.scope, account.unit, account.relation, account.event, account.count)
-        ledger.charge(turn, [charge], nonce=book)
-        custody.note_paid(book, account.scope, [turn])
+def _charge(
+    ledger: Ledger, custody: Custody, owing: Sequence[tuple[Due, int]], answer: Answering | None = None
+) -> bool:
+    """In the ledger first. A crash in between repeats the same charges, which count once."""
+    if not owing and answer is None:
+        return False
+    batches = [
+        Batch(turn, [Charge(due.account.scope, due.account.unit, due.account.relation, due.account.event,
+                            due.account.count)], nonce=due.book)
+        for due, turn in sorted(owing, key=lambda item: item[1])
+    ]  # fmt: skip
+    new = ledger.charge_together(batches, answer)
+    for due, turn in owing:
+        custody.note_paid(due.book, due.account.scope, [turn])
+    return new

@@ -1,7 +1,7 @@
 """One client: checks what it is asked, pays from its own ledger, trains on its own data, sends an encoded upload.
 
 It trusts its own disk before the server's word: a run has one set of terms, a budget is what its own ledger says, a
-turn that was answered with fresh noise is not answered again.
+turn that was answered with fresh noise is not answered again. Where its disk is not what it was, it takes no part.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from tacit.engine.evaluate import alone
 from tacit.engine.flower import schema
 from tacit.engine.flower.account import owed, pay
 from tacit.engine.flower.custody import Custody
+from tacit.engine.flower.heads import compare, standing
 from tacit.engine.flower.schema import Answer, Ask, Rejected
 from tacit.engine.flower.terms import Terms, read_terms
 from tacit.errors import StorageError, TacitError
@@ -53,19 +54,21 @@ class Client:
         ask = schema.unpack(Ask, blob)
         reply = Answer(ask.run, ask.kind, ask.round, ask.turn, self.name)
         try:
-            tensors = self._take_part(ask)
+            reply = replace(reply, tensors=self._take_part(ask))
         except Refusal as refusal:
-            return schema.pack(replace(reply, refused=str(refusal)))
+            reply = replace(reply, refused=str(refusal))
         except StorageError:
-            return schema.pack(replace(reply, refused="storage"))
+            reply = replace(reply, refused="storage")
         except TacitError as error:
-            return schema.pack(replace(reply, refused=error.reason if isinstance(error, Rejected) else "terms"))
-        return schema.pack(replace(reply, tensors=tensors))
+            reply = replace(reply, refused=error.reason if isinstance(error, Rejected) else "terms")
+        return schema.pack(standing(self.custody, reply))
 
     def _take_part(self, ask: Ask) -> Tree:
         terms = read_terms(ask.terms)
         if terms.run != ask.run:
             raise Rejected("run", f"the terms are those of {terms.run[:40]!r}")
+        if ask.kind == "heads":
+            return {}  # they go with every reply
         place, made = terms.place(self.name), self.assemble(terms)
         plan = made.engine.plan
         _check_turn(ask, plan)
@@ -74,6 +77,7 @@ class Client:
             return self._mask(ask, terms, made, place)
         view, public = self._broadcast(ask, made)
         if ask.kind == "close":
+            compare(self.custody, ask)
             self._pay(ask, plan, place, now=False)
             self.custody.keep_view(ask.run, tree.join(view))
             return {}
@@ -127,6 +131,7 @@ class Client:
         last = self.custody.last_answered(ask.run)
         if ask.turn < last or (ask.turn == last and not done and self._once(ask, plan)):
             raise Rejected("duplicate", f"turn {ask.turn} was answered")
+        compare(self.custody, ask)
 
     def _once(self, ask: Ask, plan: Plan) -> bool:
         """Whether a second answer to the same turn would be another release."""
@@ -136,9 +141,12 @@ class Client:
         """What the past cost, and, if there is to be a `now`, this turn: durable before anything is computed."""
         with self.custody.ledger() as ledger:
             due = owed(plan, place, ask, self.custody, now)
-            if not pay(ledger, self.custody, plan.setting.accountant, due):
-                raise Refusal("budget")
-        if now and not self.custody.answering(ask.run, ask.turn) and self._once(ask, plan):
+            answer = (ask.run, ask.turn) if now else None
+            paid = pay(ledger, self.custody, plan.setting.accountant, due, answer)
+            self.custody.keep_head(ledger.head())
+        if not paid.affordable:
+            raise Refusal("budget")
+        if now and not paid.new and self._once(ask, plan):
             raise Rejected("duplicate", f"turn {ask.turn} is being answered")
 
     def _program(self, run: str, made: Assembled) -> Clients:

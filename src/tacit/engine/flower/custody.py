@@ -1,12 +1,17 @@
 """What a client keeps on its own disk: its ledger, its personal states, the terms it agreed to, what it answered.
 
-    ledger.sqlite              what was spent, for the life of the client
-    custody.sqlite             terms by run, turns that were answered or paid for, states of masked sums that were used
+    ledger.sqlite              what was spent and which turns were answered, for the life of the client
+    custody.sqlite             terms by run, turns that were paid for, states of masked sums that were used, and the
+                               head of the ledger
     runs/RUN/ROUNDS.safetensors   the personal state after so many rounds: the last one, and the one before it
     runs/RUN/view.safetensors     the last broadcast: with the state, the client's personal model
 
 Every write is atomic: after a crash there is the old or the new, never half of either. Two states are kept because a
 server that died may ask for its last round again.
+
+That a turn was answered is written with what it cost, in one transaction of the ledger: who has the ledger knows it.
+Ledger and custody know of each other. A ledger that is older than custody says, or that knows a run which custody does
+not, belongs to a folder of which a part was lost or restored, and such a client takes part in nothing.
 """
 # pyright: reportMissingImports=false
 
@@ -26,13 +31,14 @@ from tacit.engine.checkpoint import storage, write_atomically
 from tacit.engine.flower.schema import Rejected, separate
 from tacit.engine.flower.terms import Terms
 from tacit.errors import StorageError
+from tacit.privacy.chain import Head
 from tacit.privacy.ledger import Ledger
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS terms (run TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS answered (run TEXT, turn INTEGER, PRIMARY KEY (run, turn)) STRICT;
 CREATE TABLE IF NOT EXISTS paid (run TEXT, scope TEXT, turn INTEGER, PRIMARY KEY (run, scope, turn)) STRICT;
 CREATE TABLE IF NOT EXISTS used (state TEXT PRIMARY KEY) STRICT;
+CREATE TABLE IF NOT EXISTS head (only_one INTEGER PRIMARY KEY, serial INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
 """
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 KEPT = 2
@@ -45,12 +51,28 @@ class Custody:
         self.folder = folder
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        self._file = folder / "custody.sqlite"
+        self._file, self._ledger = folder / "custody.sqlite", folder / "ledger.sqlite"
         with closing(self._connect()) as db, db:
             db.executescript(_TABLES)
+        self._take_over()
 
     def ledger(self) -> Ledger:
-        return Ledger.open(self.folder / "ledger.sqlite")
+        return Ledger.open(self._ledger)
+
+    def has_ledger(self) -> bool:
+        return self._ledger.exists()
+
+    def head(self) -> Head | None:
+        """The head of the ledger when it was last kept here."""
+        return next((Head(*row) for row in self._query("SELECT serial, hash FROM head")), None)
+
+    def keep_head(self, head: Head) -> None:
+        """Only after the ledger has it. Of two processes at once the later head stays."""
+        self._write(
+            "INSERT INTO head VALUES (0, ?, ?) ON CONFLICT DO UPDATE SET serial = excluded.serial, "
+            "hash = excluded.hash WHERE excluded.serial > serial",
+            [tuple(head)],
+        )
 
     def secret(self, run: str) -> int:
         """128 bits that nobody else knows: which rows a step sees is drawn from them.
@@ -70,21 +92,21 @@ class Custody:
         if known and known[0][0] != terms.digest:
             raise Rejected("run", f"the terms of run {terms.run!r} are not those it began with")
         if not known:
+            if self.has_ledger():
+                with Ledger.read(self._ledger) as ledger:
+                    if ledger.knows(terms.run):
+                        raise Rejected("run", f"the ledger knows run {terms.run!r}, and {self._file.name} was lost")
             self._write("INSERT INTO terms VALUES (?, ?)", [(terms.run, terms.digest)])
 
     def answered(self, run: str, turn: int) -> bool:
-        return bool(self._query("SELECT 1 FROM answered WHERE run = ? AND turn = ?", run, turn))
-
-    def answering(self, run: str, turn: int) -> bool:
-        """Durable before anything is computed. Whether the turn is new: of two processes at once, one is told so."""
-        return self._write("INSERT OR IGNORE INTO answered VALUES (?, ?)", [(run, turn)]) == 1
+        return (run, turn) in self._answers(run)
 
     def last_answered(self, run: str) -> int:
-        return self._query("SELECT COALESCE(MAX(turn), -1) FROM answered WHERE run = ?", run)[0][0]
+        return max((turn for _, turn in self._answers(run)), default=-1)
 
     def answers(self) -> int:
         """How often the client has taken part, in all runs."""
-        return self._query("SELECT COUNT(*) FROM answered")[0][0]
+        return len(self._answers())
 
     def paid(self, run: str, scope: str) -> set[int]:
         return {turn for (turn,) in self._query("SELECT turn FROM paid WHERE run = ? AND scope = ?", run, scope)}
@@ -132,6 +154,20 @@ class Custody:
     def newest(self, run: str) -> int:
         """After how many rounds the last state was kept; 0 if there is none."""
         return max(self._rounds(run), default=0)
+
+    def _answers(self, run: str | None = None) -> list[tuple[str, int]]:
+        if not self.has_ledger():
+            return []
+        with Ledger.read(self._ledger) as ledger:
+            return ledger.answered(run)
+
+    def _take_over(self) -> None:
+        """Answers that an earlier version kept in custody go into the ledger; then, and only then, out of custody."""
+        if self._query("SELECT 1 FROM sqlite_master WHERE name = 'answered'"):
+            with self.ledger() as ledger:
+                ledger.answer(self._query("SELECT run, turn FROM answered"))
+            with closing(self._connect()) as db, db:
+                db.execute("DROP TABLE IF EXISTS answered")
 
     def _rounds(self, run: str) -> list[int]:
         return [int(path.stem) for path in self._place(run).glob("*.safetensors") if path.stem.isdecimal()]

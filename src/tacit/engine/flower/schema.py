@@ -19,10 +19,12 @@ from tacit import tree
 from tacit.core import Tree
 from tacit.errors import TacitError
 
-VERSION: Final = 2
+VERSION: Final = 3
 SLACK: Final = 65_536  # bytes that a header may take beside the numbers
-Kind = Literal["train", "mask", "close"]
-Reason = Literal["size", "malformed", "version", "run", "round", "sender", "duplicate", "shape", "not finite", "huge"]
+Kind = Literal["train", "mask", "close", "heads"]
+Reason = Literal[
+    "size", "malformed", "version", "run", "round", "sender", "duplicate", "shape", "not finite", "huge", "ledger"
+]
 
 
 class Rejected(TacitError):
@@ -38,7 +40,7 @@ class Ask:
     """The server's request. `charged`: the turns that the server's ledger has against this client, this one included.
 
     A turn is one time that clients are asked. It is the round, unless a round had to be repeated, or evaluations came
-    between: `evaluated` has the turns that were for an evaluation.
+    between: `evaluated` has the turns that were for an evaluation. `heads`, `seen`, `proof`: see `heads.py`.
     """
 
     run: str
@@ -48,6 +50,9 @@ class Ask:
     terms: str  # the text of `Terms`
     charged: tuple[int, ...] = ()
     evaluated: tuple[int, ...] = ()
+    heads: str = ""  # of the server's ledger
+    seen: str = ""  # the head of the client's ledger, as the server knows it
+    proof: str = ""
     tensors: Tree = field(default_factory=dict)
 
     @property
@@ -58,7 +63,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's reply. `refused`: why it did not take part, in words that depend on no data."""
+    """A client's reply. `refused`: why it did not take part, in words that depend on no data.
+
+    `head`: of the client's ledger. `seen`: turn, head and proof of the server's, as the client has kept them.
+    """
 
     run: str
     kind: Kind
@@ -66,6 +74,8 @@ class Answer:
     turn: int
     client: str
     refused: str = ""
+    head: str = ""
+    seen: str = ""
     tensors: Tree = field(default_factory=dict)
 
 
@@ -106,6 +116,19 @@ def unpack(kind: type[Sent], blob: Arrived, limit: int | None = None) -> Sent:
         return kind(**header, tensors=load(blob))
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise Rejected("malformed", f"not safetensors ({error})") from error
+
+
+def peek(blob: Arrived) -> Answer:
+    """An answer without its numbers, which are not looked at."""
+    if isinstance(blob, Rejected):
+        raise blob
+    if int.from_bytes(blob[:8], "little") > 2 * SLACK:
+        raise Rejected("size", "a header that no answer has")
+    header = _header(blob)
+    expected = _keys(Answer)
+    if header.pop("version", None) != VERSION or header.keys() != expected.keys():
+        raise Rejected("malformed", "another header")
+    return Answer(**{name: _typed(name, value, expected[name]) for name, value in header.items()})
 
 
 def _header(blob: bytes) -> dict[str, Any]:

@@ -6,6 +6,9 @@ late or refused has dropped out: nobody is drawn in its place. Everything is cha
 A turn is one time that clients are asked. Where noise is fresh, a round that was interrupted is repeated as a new turn,
 with a new draw and a new charge; only where the server is trusted with uploads, and had not yet released anything of
 the turn, is the same turn asked again: nothing left the server, so nothing more is owed.
+
+A server that was restored from a copy knows less than its members: `heads.py` finds it. One that goes on from files
+first asks all members where they stand, and every answer tells it again, before anything of its turn is released.
 """
 
 import secrets
@@ -14,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from tacit.engine import checkpoint
 from tacit.engine.assemble import Assembled
 from tacit.engine.flower import schema
 from tacit.engine.flower.client import trusts_server
+from tacit.engine.flower.heads import Exchange
 from tacit.engine.flower.hearing import Heard, Hearing, Transport
 from tacit.engine.flower.journal import Journal
 from tacit.engine.flower.schema import Arrived, Ask, Kind, Rejected
@@ -32,11 +36,14 @@ from tacit.engine.loop import Progress, learned
 from tacit.engine.vectorised import Vectorised
 from tacit.errors import TacitError
 from tacit.privacy import evaluation as evaluations
+from tacit.privacy.chain import read_head
 from tacit.privacy.distributed import Distributed
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.noise import Noise, Secure, Seeded
 from tacit.privacy.purse import Purse
 from tacit.privacy.requests import Unsent
+
+STANDING: Final = 20.0  # seconds to wait for members to say where they stand
 
 
 class Figures(NamedTuple):
@@ -101,6 +108,9 @@ class Conductor:
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
         self.journal = Journal(self.folder and self.folder / "turn.json")
         self._seed = self._draws()
+        self._heads = Exchange(self.ledger, self.terms.run)
+        self._asked_all = self.journal.turn < 0  # nothing has happened yet that anybody could know of
+        self._recognise(self.journal.head)
         self._resume()
         self.purse = Purse(self.plan, self.ledger, self._next_turn())
 
@@ -116,13 +126,14 @@ class Conductor:
 
     def step(self) -> Told:
         began, round = time.perf_counter(), self.progress.round
+        self._ask_all_where_they_stand()
         turn = self._next_turn()
-        self.journal.write(turn, round, False)
+        self.journal.write(turn, round, False, self.ledger.head())
         cohort = self.plan.setting.sampler.draw(self._seed, turn, self.purse.eligible())
         self.purse.charge(turn, self.plan.accounts(cohort))
         engine, shapes = self.made
         heard = self._heard(engine, shapes.upload, cohort, turn, self.progress.public)
-        self.journal.write(turn, round, True)
+        self.journal.write(turn, round, True, self.ledger.head())
         self.progress = self._release(heard, turn)
         self.save()
         told = Told(
@@ -143,7 +154,7 @@ class Conductor:
         if purse.exhausted() is not None:
             return None
         cohort = np.flatnonzero(purse.eligible())
-        self.journal.evaluating(turn, round)
+        self.journal.evaluating(turn, round, self.ledger.head())
         purse.charge(turn, plan.accounts(cohort))
         engine, public = self.made.engine.under(plan), plan.release.start()
         heard = self._heard(engine, evaluations.blank(), cohort, turn, public)
@@ -176,6 +187,7 @@ class Conductor:
             "extra": server.view.extra,
             "memory": server.memory,
             "public": public,
+            "ledger": str(self.ledger.head()),
         }
         checkpoint.save(self.folder / "checkpoint.bin", content)
 
@@ -186,8 +198,27 @@ class Conductor:
         saved = checkpoint.load(path)
         if saved["terms"] != self.terms.digest:
             raise TacitError(f"{path} belongs to other terms: go on with those it was started with")
+        self._recognise(saved.get("ledger", ""))
         server = Server(Shared(saved["model"], saved["extra"]), saved["memory"])
         self.progress = Progress(saved["round"], server, saved["public"])
+
+    def _recognise(self, kept: str) -> None:
+        """Stops unless the ledger is whole and holds the head that another file of the run has kept."""
+        self.ledger.check()
+        if kept and not self.ledger.holds(read_head(kept)):
+            raise TacitError(
+                f"the ledger in {self.folder} is older than the files beside it, or another one ({kept.split(':')[0]} "
+                f"rows were there, now {self.ledger.head().serial}): restore the newest copy of the whole folder"
+            )
+
+    def _ask_all_where_they_stand(self) -> None:
+        """Once, before a run goes on from files: members that saw more than this server knows stop it."""
+        if self._asked_all:
+            return
+        ask = replace(self._ask("heads", self.progress.round, max(self.journal.turn, 0)), evaluated=(), tensors={})
+        for _ in self._send(dict.fromkeys(self.terms.names, ask), min(self.deadline, STANDING)):
+            pass
+        self._asked_all = True
 
     def _draws(self) -> int:
         """The seed of cohorts. Amplification holds against those who cannot know it, so it is nobody else's."""
@@ -214,16 +245,24 @@ class Conductor:
     def _ask(self, kind: Kind, round: int, turn: int) -> Ask:
         view = tree.join(self.progress.server.view)
         tensors = tree.prefix("view", view) | tree.prefix("public", self.progress.public)
-        return Ask(self.terms.run, kind, round, turn, self.terms.text(), (), self.journal.evaluated, tensors)
+        head = str(self.ledger.head())
+        return Ask(
+            self.terms.run, kind, round, turn, self.terms.text(), (), self.journal.evaluated, head, tensors=tensors
+        )
 
     def _for(self, ask: Ask, name: str) -> bytes:
         """The question with what the ledger has against this client."""
         scopes = (f"client:{name}", f"server:{name}")
         charged = {entry.round for scope in scopes for entry in self.ledger.entries(scope)}
-        return schema.pack(replace(ask, charged=tuple(sorted(charged))))
+        return schema.pack(self._heads.tell(replace(ask, charged=tuple(sorted(charged))), name))
 
-    def _send(self, asks: Mapping[str, Ask]) -> Iterator[tuple[str, Arrived]]:
-        return self.transport.ask({name: self._for(ask, name) for name, ask in asks.items()}, self.deadline)
+    def _send(self, asks: Mapping[str, Ask], seconds: float | None = None) -> Iterator[tuple[str, Arrived]]:
+        """Answers as they come. Their heads are looked at first: one that shows more than is known here ends it all."""
+        wire = {name: self._for(ask, name) for name, ask in asks.items()}
+        for name, blob in self.transport.ask(wire, self.deadline if seconds is None else seconds):
+            self._heads.hear(name, blob)
+            yield name, blob
+        self._heads.keep()
 
     def _heard(self, engine: Vectorised, upload: Tree, cohort: np.ndarray, turn: int, public: Tree) -> Heard:
         """Of uploads, or of figures; `public`: what a message's bound is taken from."""
