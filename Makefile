@@ -51,6 +51,7 @@ federation: $(STAMP)
 	$(BIN)/python -m benchmarks.federation.hostile
 	$(BIN)/python -m benchmarks.federation.hostile --plan distributed
 	$(BIN)/python -m benchmarks.federation.outsider
+	$(BIN)/python -m benchmarks.federation.restored --loopback
 	$(BIN)/python -m benchmarks.federation.quiet
 	$(BIN)/python -m benchmarks.federation.page
 

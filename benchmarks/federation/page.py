@@ -74,7 +74,7 @@ def _otherwise(kind: str) -> str:
 
 def outsider(found: dict[str, Any]) -> str:
     rows = [f"| {who} | {what} |" for who, what in found.items()] or [f"| {MISSING} | |"]
-    return "\n".join(["| who | what became of it |", "|---|---|", *rows])
+    return "\n".join(["| what was tried | what became of it |", "|---|---|", *rows])
 
 
 def quiet(found: dict[str, Any]) -> str:
@@ -88,7 +88,8 @@ def quiet(found: dict[str, Any]) -> str:
 
 
 def page(folder: Path) -> str:
-    one = {name: noted(folder / f"{name}.json") for name in ("parity", "faults", "hostile", "outsider", "quiet")}
+    names = ("parity", "faults", "hostile", "outsider", "restored", "quiet")
+    one = {name: noted(folder / f"{name}.json") for name in names}
     return f"""# A real federation, on loopback
 
 Written by `make federation`; do not edit. Five nodes over Flower's own processes, with TLS, node keys and the door.
@@ -123,6 +124,10 @@ gigabyte is sent to the door in the member's own name, which turns it away and t
 ## Outsiders
 
 {outsider(one["outsider"])}
+
+## Files that were restored, lost or edited
+
+{outsider(one["restored"])}
 
 ## Nothing calls home
 

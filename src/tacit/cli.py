@@ -208,15 +208,32 @@ def budget(
     _console().print(found)
 
 
-@app.command(epilog="Example: `tacit ledger runs/digits-0`")
+@app.command(epilog="Example: `tacit ledger runs/digits-0`, `tacit ledger my-federation --verify --heads heads.txt`")
 def ledger(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN", help="The folder of a run, a federation's server or member.")
     ],
     all_: Annotated[bool, typer.Option("--all", help="List every account, however many there are.")] = False,
     client: Annotated[str | None, typer.Option(metavar="ID", help="Only the account of this client.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the chain, every epsilon, and the heads that were kept; 1 if not.")
+    ] = False,
+    heads: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="With --verify: the other side's folder or ledger, or a list of heads."),
+    ] = None,
 ) -> None:
-    """Print what every account of the run in a folder has spent, replayed from the charges on disk."""
+    """Print what every account of the run in a folder has spent, replayed from the charges on disk.
+
+    With `--verify`: is the ledger the one it was? One that was edited, shortened or restored is found.
+    """
+    if verify or heads:
+        from tacit.experiments.verify import verify as check
+
+        found = check(folder, heads or [], client)
+        for line in found:
+            typer.echo(str(line))
+        raise typer.Exit(int(any(line.passed is False for line in found)))
     from tacit.experiments.budget import ledger_table
     from tacit.experiments.changes import changes_table
     from tacit.experiments.runs import ledger_in

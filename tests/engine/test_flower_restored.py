@@ -200,6 +200,9 @@ def test_a_member_whose_ledger_was_restored_from_a_copy_refuses(tmp_path: Path) 
     shutil.copy(tmp_path / "copy2", tmp_path / "c2" / "ledger.sqlite")
     told = server.step()
     assert (told.took_part, told.refused) == (2, {"ledger": 2})
+    server.ledger.close()
+    told = world.conductor(tmp_path, wire).step()  # a server that goes on asks where they stand, and forgets nothing
+    assert (told.took_part, told.refused) == (2, {"ledger": 2})
 
 
 def test_a_member_whose_ledger_was_edited_refuses(tmp_path: Path) -> None:

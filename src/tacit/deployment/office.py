@@ -83,7 +83,7 @@ class Office:
             conductor = self.conductor(transport, ledger)
             reason = conductor.go()
             ended = {"round": conductor.progress.round, "stopped": reason, "rejected": dict(conductor.totals)}
-            self._write("outcome", ended)
+            self._write("outcome", ended | {"ledger": str(ledger.head())})
 
     def tell(self, told: Told) -> None:
         """A line of `progress.jsonl` for each round, for the server's people: sampling is credited against readers of

@@ -21,6 +21,7 @@ from tacit.engine.probe import Probe
 from tacit.engine.store import Store, open_store
 from tacit.engine.vectorised import Vectorised
 from tacit.errors import TacitError
+from tacit.privacy.chain import read_head
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.members import Change
 from tacit.privacy.noise import Noise, Seeded
@@ -143,6 +144,9 @@ class Run:
             raise TacitError(
                 f"{self._checkpoint} belongs to another configuration: resume with the one it was started with"
             )
+        self.ledger.check()
+        if (kept := saved.get("ledger")) and not self.ledger.holds(read_head(kept)):
+            raise TacitError(f"the ledger is older than {self._checkpoint}, or another one: restore the newest copy")
         self.progress = Progress(
             saved["round"], Server(Shared(saved["model"], saved["extra"]), saved["memory"]), saved["public"]
         )
@@ -192,6 +196,7 @@ class Run:
             "memory": server.memory,
             "public": public,
             "store": store,
+            "ledger": str(self.ledger.head()),
         }
         if self.engine.diary is not None:
             content["losses"] = {"by round": self.engine.diary.losses}

@@ -5,7 +5,7 @@
     environment.json  versions and platform; nothing that names a person, a machine or a path
     metrics.csv       round, level, metric, value
     clients.csv       accuracy of every client at the end; simulation only
-    outcome.json      how many rounds were done, and why no more
+    outcome.json      how many rounds were done, why no more, and the head of the ledger
     ledger.sqlite     what was spent
     checkpoint.bin    where to go on
 

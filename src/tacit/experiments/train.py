@@ -133,7 +133,7 @@ def _result(
         rows += [*score_rows(done, scores, facts.levels), *epsilon_rows(done, facts.unit, spent)]
     clients = client_table(run, scores)
     if folder is not None:
-        ended = {"round": done, "stopped": outcome.stopped}
+        ended = {"round": done, "stopped": outcome.stopped, "ledger": str(run.ledger.head())}
         write_atomically(folder.outcome, (json.dumps(ended, indent=2) + "\n").encode())
         if not interim:
             write_atomically(folder.clients, clients.to_csv(index=False, lineterminator="\n").encode())

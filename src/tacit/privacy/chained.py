@@ -93,12 +93,12 @@ class Chained:
             return []
         sql = "SELECT owner, run, turn, head, seen, proof FROM heads WHERE owner = ifnull(?, owner) "
         rows = self._query(f"{sql} AND run = ifnull(?, run) ORDER BY serial", owner, run)
-        return [Kept(*row[:3], chain.read_head(row[3]), *row[4:]) for row in rows]
+        return [_kept(*row) for row in rows]
 
     def last_kept(self, owner: str, run: str) -> Kept | None:
         sql = "SELECT owner, run, turn, head, seen, proof FROM heads WHERE owner = ? AND run = ? "
         rows = self._query(f"{sql} ORDER BY serial DESC LIMIT 1", owner, run)
-        return next((Kept(*row[:3], chain.read_head(row[3]), *row[4:]) for row in rows), None)
+        return next((_kept(*row) for row in rows), None)
 
     def answered(self, run: str | None = None) -> list[tuple[str, int]]:
         """Runs and turns that were answered, of all runs or of one."""
@@ -138,3 +138,7 @@ class Chained:
     def _query(self, sql: str, *values: object) -> list[tuple]:
         with self._lock, trouble(self._path):
             return self._db.execute(sql, values).fetchall()
+
+
+def _kept(owner: str, run: str, turn: int, head: str, seen: str, proof: str) -> Kept:
+    return Kept(owner, run, turn, chain.read_head(head), seen, proof)

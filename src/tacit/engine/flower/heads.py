@@ -36,17 +36,20 @@ class Exchange:
     ledger: Ledger
     run: str
     _heard: list[Kept] = field(default_factory=list)
+    _now: tuple[tuple[int, str], Head] | None = None
 
     def tell(self, ask: Ask, name: str) -> Ask:
         """The question with the server's heads, and with the member's own as the server has kept it."""
         kept = self.ledger.last_kept(f"client:{name}", self.run)
         first = read_head(kept.seen).serial if kept and kept.seen else 0
-        heads = self.ledger.heads_since(first)[-_MOST:]
+        now = self._head_of(ask)
+        before = [head for head in self.ledger.heads_since(first) if head.serial < now.serial]
+        heads = [*before[1 - _MOST :], now]
         return replace(
             ask,
             heads=" ".join(map(str, heads)),
             seen="" if kept is None else str(kept.head),
-            proof=self._seal(ask.turn, heads[-1]),
+            proof=self._seal(ask.turn, now),
         )
 
     def hear(self, name: str, blob: Arrived) -> None:
@@ -64,13 +67,27 @@ class Exchange:
                 f"{self.ledger.head().serial} rows, the member saw {seen[1].serial}): the server was restored from an "
                 "older copy. Nothing of this turn was released; restore a newer copy, or end this run and start another"
             )
+        kept = self.ledger.last_kept(f"client:{name}", self.run)
+        if kept is not None and (answer.refused or answer.kind == "heads"):
+            head = kept.head  # only who takes part has found in its ledger what it was told of it
         self._heard.append(Kept(f"client:{name}", self.run, answer.turn, head, "" if seen is None else str(seen[1])))
 
     def keep(self) -> None:
         """What was heard, durably: of each member the last, if it is new."""
         last = {kept.owner: kept for kept in self._heard}
         self._heard.clear()
-        self.ledger.keep(kept for kept in last.values() if self.ledger.last_kept(kept.owner, self.run) != kept)
+        self.ledger.keep(kept for kept in last.values() if self._is_new(kept))
+
+    def _is_new(self, kept: Kept) -> bool:
+        known = self.ledger.last_kept(kept.owner, self.run)
+        return known is None or (known.head, known.seen) != (kept.head, kept.seen)
+
+    def _head_of(self, ask: Ask) -> Head:
+        """One head for a turn, that after its charge: messages of one turn may overtake each other."""
+        stage = ask.turn, ask.kind
+        if self._now is None or self._now[0] != stage:
+            self._now = stage, self.ledger.head()
+        return self._now[1]
 
     def _proven(self, text: str) -> tuple[int, Head] | None:
         """Turn and head of the server that a member has kept, if the server's own seal is on them."""
@@ -117,9 +134,8 @@ def _server(ledger: Ledger, ask: Ask) -> None:
             f"the server's ledger does not show the head of turn {kept.turn} ({kept.head.serial} rows; now "
             f"{heads[-1].serial}): the server was restored from an older copy, or its ledger was changed"
         )
-    told = Kept(SERVER, ask.run, ask.turn, heads[-1], ask.seen, ask.proof)
-    if kept is None or kept != told:
-        ledger.keep([told])
+    if kept is None or (kept.turn, kept.head) != (ask.turn, heads[-1]):
+        ledger.keep([Kept(SERVER, ask.run, ask.turn, heads[-1], ask.seen, ask.proof)])
 
 
 def standing(custody: Custody, reply: Answer) -> Answer:
