@@ -3,7 +3,6 @@
 Gaussian noise on floats is not exactly the Gaussian of the theory (Mironov 2012); docs/pitfalls.md says what follows.
 """
 
-import os
 from collections.abc import Mapping
 from itertools import count
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from tacit import rng, tree
 from tacit.core import Tree
+from tacit.privacy.domain import secure_open_uniform
 from tacit.privacy.integers import keyed_round, keyed_skellam, rounded, secure_skellam, secure_uniform
 
 
@@ -69,8 +69,7 @@ class Secure:
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         from scipy.special import ndtri
 
-        words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
-        return torch.from_numpy(ndtri((words + 0.5) * 2.0**-53)).to(dtype)
+        return torch.from_numpy(ndtri(secure_open_uniform(size))).to(dtype)
 
     def skellam(self, size: int, variance: float) -> Tensor:
         return secure_skellam(size, variance)
