@@ -94,7 +94,7 @@ class Grouped:
         return tree.zeros(like)
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
-        message = _clipped(state, upload)
+        message = _clipped(self.clip, state, upload)
         if all(self.multipliers):
             return message
         opted_out = (torch.tensor(self.multipliers) == 0)[level]
@@ -148,7 +148,7 @@ class Local:
         return tree.zeros(like)
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
-        message = _clipped(state, upload)
+        message = _clipped(self.clip, state, upload)
         std = torch.tensor([2 * self.clip.multiplier(z) for z in self.multipliers], dtype=torch.float64)[level]
         bit_std = torch.tensor([2 * self.clip.bit_std(z) for z in self.multipliers], dtype=torch.float64)[level]
         first = next(iter(message.body.values()), message.bit)
@@ -167,9 +167,11 @@ def _start(rule: Clip) -> Tree:
     return {"bound": torch.tensor(rule.bound, dtype=torch.float64)}
 
 
-def _clipped(state: Tree, upload: Shared) -> Message:
+def _clipped(rule: Clip, state: Tree, upload: Shared) -> Message:
+    """With its bit only where the rule needs bits, and so pays for them: under `Local` everybody sees it."""
     body, inside = clip(tree.join(upload), state["bound"])
-    return Message(body, inside.to(torch.float32) - 0.5, torch.zeros(()))
+    bit = inside.to(torch.float32) - 0.5
+    return Message(body, bit if rule.bit_std(1.0) else torch.zeros_like(bit), torch.zeros(()))
 
 
 def _moved(rule: Clip, state: Tree, bits: Tensor, asked: float) -> Tree:
