@@ -137,9 +137,10 @@ def test_an_encoded_upload_never_exceeds_the_bound_whatever_it_holds(w: list[flo
     assert abs(float(message.bit)) == 0.5
 
 
-def test_a_fixed_bound_sends_no_bit_that_nobody_paid_for() -> None:
+@pytest.mark.parametrize("exact", [None, torch.float32])
+def test_a_fixed_bound_sends_no_bit_that_nobody_paid_for(exact: torch.dtype | None) -> None:
     """Under local noise the server would see whether an upload was clipped."""
-    release = releases.Local(Fixed(1.0), (1.0,), 1.0)
+    release = releases.Local(Fixed(1.0), (1.0,), 1.0, exact=exact)
     short, long = (
         release.encode(release.start(), Shared({"w": size * torch.ones(3)}), LEVEL, Seeded.of(0, "x"))
         for size in (0.01, 100.0)

@@ -67,6 +67,8 @@ class Client:
         if terms.run != ask.run:
             raise Rejected("run", f"the terms are those of {terms.run[:40]!r}")
         place, made = terms.place(self.name), self.assemble(terms)
+        if self.fresh:
+            made = made.exactly()
         plan = made.engine.plan
         _check_turn(ask, plan)
         self.custody.pin(terms)
