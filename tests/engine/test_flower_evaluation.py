@@ -237,14 +237,16 @@ def test_figures_under_masking_are_seen_by_nobody(tmp_path: Path) -> None:
     assert unpack(Answer, wire.clients["c1"].answer(pack(plain))).refused == "unmasked"
 
 
-@pytest.mark.parametrize(("value", "reason"), [(torch.nan, "not finite"), (1e9, "huge")])
-def test_a_lie_about_ones_accuracy_is_rejected_and_counted(tmp_path: Path, value: float, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [(torch.tensor(torch.nan, dtype=torch.float64), "shape"), (torch.tensor(2**30, dtype=torch.int32), "huge")],
+)
+def test_a_lie_about_ones_accuracy_is_rejected_and_counted(tmp_path: Path, wrong: torch.Tensor, reason: str) -> None:
     world = world_of("central", tmp_path, rounds=2, rate=1.0)
 
     def lie(name: str, blob: bytes) -> list[tuple[str, bytes]]:
         answer = unpack(Answer, blob)
         if name == "c1" and "body/model/shared" in answer.tensors:
-            wrong = torch.tensor(value, dtype=torch.float64)
             blob = pack(replace(answer, tensors=answer.tensors | {"body/model/shared": wrong}))
         return [(name, blob)]
 

@@ -131,10 +131,21 @@ floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
 @given(st.lists(floats, min_size=3, max_size=3), floats, st.floats(1e-3, 1e3))
 def test_an_encoded_upload_never_exceeds_the_bound_whatever_it_holds(w: list[float], b: float, bound: float) -> None:
     upload = Shared({"w": torch.tensor(w), "b": torch.tensor(b)}, {"c": torch.tensor([1.0])})
-    release = grouped(Fixed(bound), 1.0)
+    release = grouped(Quantile(bound), 1.0)
     message = release.encode(release.start(), upload, LEVEL, Seeded.of(0, "x"))
     assert float(tree.norm(tree.each(Tensor.double, message.body))) <= bound
     assert abs(float(message.bit)) == 0.5
+
+
+@pytest.mark.parametrize("exact", [None, torch.float32])
+def test_a_fixed_bound_sends_no_bit_that_nobody_paid_for(exact: torch.dtype | None) -> None:
+    """Under local noise the server would see whether an upload was clipped."""
+    release = releases.Local(Fixed(1.0), (1.0,), 1.0, exact=exact)
+    short, long = (
+        release.encode(release.start(), Shared({"w": size * torch.ones(3)}), LEVEL, Seeded.of(0, "x"))
+        for size in (0.01, 100.0)
+    )
+    assert float(short.bit) == float(long.bit) == 0
 
 
 def test_neighbouring_cohorts_differ_by_at_most_the_sensitivity() -> None:

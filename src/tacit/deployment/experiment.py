@@ -28,6 +28,8 @@ def experiment_of(text: str) -> Config:
     for key in ("devices", "changes"):
         if getattr(config, key) is not None:
             raise TacitError(f"'{key}' is for simulations: leave it out of a federation's experiment")
+    if config.privacy.noise == "fast":
+        raise TacitError("privacy.noise is 'fast', and a federation's noise is exact: leave it out")
     if config.run.device != "cpu":
         raise TacitError(f"run.device is '{config.run.device}', and members compute on their CPUs: leave it out")
     return config

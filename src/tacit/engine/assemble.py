@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.levels import Choices, Level, Menu, Share, by_client, by_fraction
 from tacit.privacy.members import Change, Members
 from tacit.privacy.members import check as check_changes
+from tacit.privacy.noise import NoiseKind
 from tacit.privacy.plan import Plan, Request, Setting
 from tacit.privacy.sampling import BatchRule, Sampler
 
@@ -77,6 +78,9 @@ class Privacy:
 
     A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`. `changes`: who moves
     to another level after how many rounds, where that is known beforehand; see also `Run.change`.
+
+    `noise` of a simulation: "fast" is Gaussian noise on floats, the same but for rounding; "exact" is what a federation
+    adds, discrete Gaussian noise on integers (`privacy/discrete_gaussian.py`). Both are seeded.
     """
 
     plan: Request = field(default_factory=plans.Open)
@@ -86,6 +90,11 @@ class Privacy:
     allow_large_delta: bool = False
     changes: tuple[Change, ...] = ()
     evaluation: Evaluation | None = field(default=None, repr=False)  # of private clients, in a deployment
+    noise: NoiseKind = field(default="fast", repr=False)  # of a simulation; a federation's is exact
+
+    def __post_init__(self) -> None:
+        if self.noise not in get_args(NoiseKind):
+            raise TacitError(f"noise is '{self.noise}': use 'fast' (Gaussian, on floats) or 'exact' (on integers)")
 
     def choose(self, federation: Federation, seed: int) -> Choices:
         menu = Menu(self.levels)
@@ -101,6 +110,10 @@ class Privacy:
 class Assembled(NamedTuple):
     engine: Vectorised
     shapes: Probe
+
+    def exactly(self) -> "Assembled":
+        """With exact noise: whatever the terms say, a side that protects somebody adds no other."""
+        return self._replace(engine=replace(self.engine, plan=self.engine.plan.exactly(), programs={}))
 
 
 def assemble(
@@ -168,6 +181,13 @@ def _even(plan: Plan, training: Training) -> None:
 
 def _plan(privacy: Privacy, setting: Setting) -> Plan:
     """Calibrated to everything that will be charged: rounds and, if there are any, evaluations."""
+    plan = _calibrated(privacy, setting)
+    if privacy.noise == "exact" and plan.steps is not None and plan.summed:
+        raise TacitError("noise in shares of floats is not exact: use plan 'distributed', or leave out noise = 'exact'")
+    return plan.exactly() if privacy.noise == "exact" else plan.with_fast_noise()
+
+
+def _calibrated(privacy: Privacy, setting: Setting) -> Plan:
     if privacy.evaluation is None:
         return privacy.plan.plan(setting)
     evaluation = privacy.evaluation.plan(privacy.plan, setting)

@@ -96,7 +96,9 @@ class Clients:
         private = Counted(
             exact
             if record is None
-            else Private(task, batch, record.bound, given.z, given.expected, self.noise(given.gradient_key))
+            else Private(
+                task, batch, record.bound, given.z, given.expected, self.noise(given.gradient_key), record.exact
+            )
         )
         site = Site(
             task=task,

@@ -295,5 +295,6 @@ class Run:
 def _mark(engine: Vectorised, fingerprint: str) -> str:
     """What its noise and uploads come of: a run of the same mark releases the same again."""
     parts = repr((engine.method, engine.plan.request, engine.plan.setting.sampler, engine.plan.setting.rounds))
+    parts += " exactly" * engine.plan.setting.exact
     known = fingerprint or blake2b(re.sub(r" at 0x[0-9a-f]+", "", parts).encode(), digest_size=8).hexdigest()
     return f"{type(engine.method).__name__}, seed {engine.seed}, {known}"

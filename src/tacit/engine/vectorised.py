@@ -174,7 +174,7 @@ class Vectorised(Clients):
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
     ) -> Computed:
         messages, states, losses = self.there.encoded(task, full, view, public, round, inputs)
-        bodies = messages.body if self.method.gather else {}
+        bodies = self.plan.release.read(public, messages.body, inputs.level) if self.method.gather else {}
         return Computed(self._sum(messages, inputs.level, inputs.real), bodies, states, losses)
 
     def prepare(self, given: Broadcast, clients: np.ndarray, state: Callable[[], Tree]) -> None:

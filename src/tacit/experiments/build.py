@@ -40,7 +40,7 @@ _PLANS: Mapping[str, type] = {
     "stepwise": Stepwise,
     "distributed": plans.Distributed,
 }
-_FOR_ALL = {"plan", "accountant", "allow_large_delta"}
+_FOR_ALL = {"plan", "accountant", "allow_large_delta", "noise"}
 _SGD = ("lr", "momentum", "weight_decay", "decay")
 _FEEDS = {
     "local": _SGD,
@@ -246,6 +246,7 @@ def build_privacy(config: Config) -> Privacy:
         allow_large_delta=config.privacy.allow_large_delta,
         changes=_changes(config),
         evaluation=_evaluation(config.evaluate),
+        noise=config.privacy.noise or "fast",
     )
 
 

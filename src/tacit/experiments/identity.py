@@ -38,7 +38,8 @@ def identity(federation: Federation, model: nn.Module, method: Method, privacy: 
 
 
 def _privacy(privacy: Privacy) -> str:
-    return plain(privacy) + ("" if privacy.evaluation is None else plain(privacy.evaluation))
+    evaluation = "" if privacy.evaluation is None else plain(privacy.evaluation)
+    return plain(privacy) + evaluation + " exactly" * (privacy.noise == "exact")
 
 
 def _result_of(training: Training) -> Training:

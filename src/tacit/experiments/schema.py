@@ -141,6 +141,7 @@ class PrivacyTable(Table):
     bits: Count | None = None
     budget: Literal["server", "released"] | None = None
     secure_sum: bool | None = None
+    noise: Literal["fast", "exact"] | None = None  # of a simulation: fast if left out; a federation's is exact
     accountant: Literal["pld", "rdp"] = "pld"
     allow_large_delta: bool = False
 

@@ -8,7 +8,7 @@ their gradients made one by one, as before.
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from torch.utils import _pytree as pytree
 from tacit import tree
 from tacit.core import Losses, Tree
 from tacit.privacy.clip import clip, shrinking
+from tacit.privacy.lattice import place
+
+_AT_ONCE: Final = 1 << 22  # numbers in the gradients of the examples that are made together
 
 
 def plain(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float) -> Tree:
@@ -30,6 +33,23 @@ def plain(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, boun
         return tree.each(lambda leaf: torch.where(real, leaf, 0.0), clipped)
 
     return tree.each(lambda leaf: leaf.sum(0), vmap(one)(x, y, mask))
+
+
+def integer_sum(
+    losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float, multiplier: Tensor
+) -> Tensor:
+    """As `plain`, as one vector of integers: each clipped gradient is put on the lattice of `multiplier` by itself.
+
+    Every example's is made, a few at a time. One example more or less moves the sum by at most the lattice's limit.
+    """
+
+    def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tensor:
+        clipped, _ = clip(grad(lambda p: losses(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params), bound)
+        return torch.where(real, place(tree.flatten(clipped), bound, multiplier), 0)
+
+    several = max(1, _AT_ONCE // max(1, tree.size(params)))
+    parts = zip(*(rows.split(several) for rows in (x, y, mask)), strict=True)
+    return torch.stack([vmap(one)(*part).sum(0) for part in parts]).sum(0)
 
 
 def ghost(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float) -> Tree:

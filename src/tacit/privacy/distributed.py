@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from tacit import tree
 from tacit.core import Shared, Tree
+from tacit.errors import TacitError
 from tacit.privacy import noise as noises
 from tacit.privacy.clip import clip
 from tacit.privacy.hadamard import rotate, rotate_back
@@ -78,6 +79,9 @@ class Distributed:
         spread = rotate(pad(vector, (0, self.coding.padded - self.coding.size)), state["turn"])
         integers = noise.round(spread, self.coding.limit)
         return Message({BODY: integers + noise.skellam(self.coding.padded, self.coding.share)}, zero, zero)
+
+    def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
+        raise TacitError("a message of plan 'distributed' says nothing by itself: only sums are read")
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
         clients, after = int(totals.members.sum()), state | {"turn": state["turn"] + 1}

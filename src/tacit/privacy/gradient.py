@@ -9,8 +9,9 @@ from torch.func import grad
 
 from tacit import tree
 from tacit.core import Batch, Losses, Task, Tree
+from tacit.privacy import lattice
 from tacit.privacy import noise as noises
-from tacit.privacy.clipped_sum import ghost
+from tacit.privacy.clipped_sum import ghost, integer_sum
 
 BatchOf = Callable[[int], Batch]
 
@@ -46,12 +47,22 @@ class Private:
     z: Tensor  # noise multiplier of this client, 0-d
     expected: Tensor  # expected batch size of this client, 0-d, public
     noise: noises.Noise
+    exact: bool = False  # examples' gradients are summed as integers, and the noise is discrete
 
     def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
         x, y, mask = self.batch(step)
-        total = ghost(losses or self.task.losses, params, x, y, mask, self.bound)
-        noisy = noises.add(total, self.z * self.bound, self.noise)
+        noisy = (self._exact if self.exact else self._fast)(losses or self.task.losses, params, x, y, mask)
         return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), noisy)
+
+    def _fast(self, losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor) -> Tree:
+        return noises.add(ghost(losses, params, x, y, mask, self.bound), self.z * self.bound, self.noise)
+
+    def _exact(self, losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor) -> Tree:
+        """Every example's gradient is on the lattice before anything is added: no rounding of a sum to bound."""
+        total = integer_sum(losses, params, x, y, mask, self.bound, self.z)
+        noisy = total + self.noise.discrete(tree.size(params), self.z)
+        size = lattice.step(self.bound, self.z)
+        return tree.each(lambda leaf, like: (leaf * size).to(like.dtype), tree.unflatten(noisy, params), params)
 
 
 @dataclass(frozen=True)

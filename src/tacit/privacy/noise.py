@@ -1,12 +1,13 @@
 """Sources of noise: seeded for simulation, the operating system's generator for deployment.
 
-Gaussian noise on floats is not exactly the Gaussian of the theory (Mironov 2012); docs/pitfalls.md says what follows.
+*Fast* noise is Gaussian and added to floats: not exactly the Gaussian of the theory (Mironov 2012), see
+docs/pitfalls.md. *Exact* noise is discrete Gaussian and added to integers (`lattice`, `discrete_gaussian`): what
+a federation's plans use, and a simulation's if it is asked for.
 """
 
-import os
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +15,12 @@ from torch import Tensor
 
 from tacit import rng, tree
 from tacit.core import Tree
+from tacit.privacy.discrete_gaussian import Words, keyed_words, sample, secure_words
+from tacit.privacy.domain import secure_open_uniform
 from tacit.privacy.integers import keyed_round, keyed_skellam, rounded, secure_skellam, secure_uniform
+from tacit.privacy.lattice import NO_NOISE, log_stds, place, step
+
+NoiseKind = Literal["fast", "exact"]
 
 
 class Noise(Protocol):
@@ -22,6 +28,10 @@ class Noise(Protocol):
 
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         """Standard normals."""
+        ...
+
+    def discrete(self, size: int, multiplier: Tensor) -> Tensor:
+        """Integers: discrete Gaussian numbers of `lattice(multiplier).log_std`, exactly; zeros for no noise."""
         ...
 
     def skellam(self, size: int, variance: float) -> Tensor:
@@ -42,6 +52,23 @@ def add(values: Mapping[str, Tensor], std: float | Tensor, noise: Noise) -> Tree
     return tree.axpy(std, drawn, values)
 
 
+def add_exactly(clipped: Mapping[str, Tensor], bound: float | Tensor, multiplier: Tensor, noise: Noise) -> Tree:
+    """A clipped tree with noise of `multiplier` bounds: integers with discrete Gaussian noise, then in its own units.
+
+    Two trees are at most 2 `lattice.limit` apart in integers, whatever they are; the rest is post-processing.
+    """
+    noisy = tree.unflatten(noisy_integers(clipped, bound, multiplier, noise), clipped)
+    size = step(bound, multiplier)
+    return tree.each(lambda leaf, like: (leaf.double() * size).to(like.dtype), noisy, clipped)
+
+
+def noisy_integers(clipped: Mapping[str, Tensor], bound: float | Tensor, multiplier: Tensor, noise: Noise) -> Tensor:
+    """A clipped tree as one vector on its lattice, with its noise. After `place` there are integers alone."""
+    if not clipped:
+        return torch.zeros(0, dtype=torch.int64)
+    return place(tree.flatten(clipped), bound, multiplier) + noise.discrete(tree.size(clipped), multiplier)
+
+
 class Seeded:
     """Reproducible noise of one key (a [2] tensor, so that clients under `vmap` have one each)."""
 
@@ -56,6 +83,9 @@ class Seeded:
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         return _keyed_normal(self._key, next(self._calls), size, dtype)
 
+    def discrete(self, size: int, multiplier: Tensor) -> Tensor:
+        return _keyed_discrete(self._key, next(self._calls), size, log_stds(multiplier))
+
     def skellam(self, size: int, variance: float) -> Tensor:
         return keyed_skellam(self._key, next(self._calls), size, variance)
 
@@ -69,8 +99,11 @@ class Secure:
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         from scipy.special import ndtri
 
-        words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
-        return torch.from_numpy(ndtri((words + 0.5) * 2.0**-53)).to(dtype)
+        return torch.from_numpy(ndtri(secure_open_uniform(size))).to(dtype)
+
+    def discrete(self, size: int, multiplier: Tensor) -> Tensor:
+        log_std = int(log_stds(multiplier))
+        return torch.from_numpy(_drawn(size, log_std, secure_words))
 
     def skellam(self, size: int, variance: float) -> Tensor:
         return secure_skellam(size, variance)
@@ -108,3 +141,29 @@ def _keyed_normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -
 
 
 _keyed_normal.register_vmap(_keyed_normal_vmap)
+
+
+def _drawn(size: int, log_std: int, words: Words) -> np.ndarray[Any, Any]:
+    return np.zeros(size, np.int64) if log_std == NO_NOISE else sample(size, log_std, words)
+
+
+@torch.library.custom_op("tacit::keyed_discrete", mutates_args=())
+def _keyed_discrete(keys: Tensor, call: int, size: int, log_std: Tensor) -> Tensor:
+    """One row for each key, from that key alone."""
+    rows = np.empty((*keys.shape[:-1], size), np.int64)
+    own = log_std.expand(keys.shape[:-1]).reshape(-1).tolist()
+    for row, words, each in zip(rows.reshape(-1, size), keys.reshape(-1, 2).tolist(), own, strict=True):
+        row[:] = _drawn(size, each, keyed_words(rng.stream((words[0], words[1]), call)))
+    return torch.from_numpy(rows).to(keys.device)
+
+
+def _keyed_discrete_vmap(
+    info: Any, in_dims: tuple[int | None, ...], keys: Tensor, call: int, size: int, log_std: Tensor
+) -> tuple[Tensor, int]:
+    def rows(value: Tensor, dim: int | None) -> Tensor:
+        return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+
+    return _keyed_discrete(rows(keys, in_dims[0]), call, size, rows(log_std, in_dims[3])), 0
+
+
+_keyed_discrete.register_vmap(_keyed_discrete_vmap)

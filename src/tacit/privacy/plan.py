@@ -19,22 +19,29 @@ each round costs whom. Read these two files to check a claim.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from tacit.core import Tree
 from tacit.privacy.account import Accountant, Relation
 from tacit.privacy.levels import Choices
-from tacit.privacy.release import Release
+from tacit.privacy.release import Grouped, Local, Release
 from tacit.privacy.sampling import BatchRule, Sampler
 
 if TYPE_CHECKING:
     from tacit.privacy.evaluation import Evaluated
     from tacit.privacy.stepwise import StepNoise
+
+
+EXACT: Final = (
+    "noise is exact: discrete Gaussian on a lattice of integers, 2^26 steps for a noise of at least one clip bound"
+)
+FAST: Final = "noise is fast: Gaussian, on floating-point numbers; noise = 'exact' adds what a federation adds"
 
 
 class Setting(NamedTuple):
@@ -53,6 +60,7 @@ class Setting(NamedTuple):
     upload: Tree = {}  # shapes of what is uploaded
     asked: np.ndarray | None = None  # bool [clients]: whose own account has a round left; None: everybody's
     beside: Mapping[str, Mapping[Any, int]] = MappingProxyType({})  # by level: what else its account will be charged
+    exact: bool = False  # noise is discrete, on integers; see `Plan.exactly`
 
     @property
     def rate(self) -> float:
@@ -90,6 +98,7 @@ class RecordNoise:
     bound: float
     multipliers: np.ndarray  # z of each client, 0 where it opted out
     expected: np.ndarray  # expected batch size of each client
+    exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +147,34 @@ class Plan:
 
     def moved(self, choices: Choices, asked: np.ndarray) -> "Plan":
         """The plan of the rounds after a change of levels: the same noise, weights and divisors of who is asked now."""
-        return self.request.plan(self.setting._replace(choices=choices, asked=asked))
+        plan = self.request.plan(self.setting._replace(choices=choices, asked=asked))
+        if self.setting.exact:
+            return plan.exactly()
+        return plan.with_fast_noise() if FAST in self.notes else plan
+
+    def with_fast_noise(self) -> "Plan":
+        """The same, and it says of its Gaussian noise what it is."""
+        return replace(self, notes=(*self.notes, FAST)) if self.private and not self.summed else self
+
+    def exactly(self) -> "Plan":
+        """The same with noise that floating point cannot betray: discrete Gaussian, on integers, the same events.
+
+        The stated multipliers hold by the proofs in `lattice` and `discrete_gaussian`. Shares of Gaussian noise that
+        only a sum has in full (`seen = "sum"`) stay as they are; plan `distributed` has shares of integers.
+        """
+        if self.summed:
+            return self
+        dtype = next((leaf.dtype for leaf in self.setting.upload.values()), torch.float32)
+        release = self.release
+        return replace(
+            self,
+            setting=self.setting._replace(exact=True),
+            release=replace(release, exact=dtype) if isinstance(release, Grouped | Local) else release,
+            record=self.record and replace(self.record, exact=True),
+            steps=self.steps and replace(self.steps, exact=True),
+            evaluation=self.evaluation and self.evaluation._replace(plan=self.evaluation.plan.exactly()),
+            notes=(*(note for note in self.notes if note != FAST), *((EXACT,) if self.private else ())),
+        )
 
     @cached_property
     def _by_level(self) -> dict[str, Account]:

@@ -47,8 +47,10 @@ EXTRA = "extra/"
 class StepGuard:
     """One client's guard in one round: clips each step and adds its noise; counts how often it was asked."""
 
-    def __init__(self, bounds: tuple[float, ...], ratio: Tensor | None, noise: noises.Noise) -> None:
-        self._bounds, self._ratio, self._noise = bounds, ratio, noise
+    def __init__(
+        self, bounds: tuple[float, ...], ratio: Tensor | None, noise: noises.Noise, exact: bool = False
+    ) -> None:
+        self._bounds, self._ratio, self._noise, self._exact = bounds, ratio, noise, exact
         self.calls = 0
 
     def __call__(self, start: Tree, before: Tree, now: Tree) -> Tree:
@@ -58,8 +60,13 @@ class StepGuard:
         noisy: Tree = {}
         for part, bound in zip(parts, self._bounds, strict=True):
             short, _ = clip(part, bound)
-            noisy |= short if self._ratio is None else noises.add(short, self._ratio * bound, self._noise)
+            noisy |= short if self._ratio is None else self._covered(short, bound, self._ratio)
         return tree.add(before, noisy)
+
+    def _covered(self, short: Tree, bound: float, ratio: Tensor) -> Tree:
+        if self._exact:
+            return noises.add_exactly(short, bound, ratio, self._noise)
+        return noises.add(short, ratio * bound, self._noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +76,11 @@ class StepNoise:
     bounds: tuple[float, ...]  # of the whole step, or of the model and of the rest
     ratios: tuple[float, ...]  # noise std over bound, by level
     steps: int
+    exact: bool = False
 
     def guard(self, level: Tensor, noise: noises.Noise, dtype: torch.dtype) -> StepGuard:
         ratio = torch.tensor(self.ratios, dtype=dtype)[level] if self.noisy else None
-        return StepGuard(self.bounds, ratio, noise)
+        return StepGuard(self.bounds, ratio, noise, self.exact)
 
     @property
     def noisy(self) -> bool:

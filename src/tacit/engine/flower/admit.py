@@ -13,7 +13,7 @@ from tacit.engine.flower import schema
 from tacit.engine.flower.schema import Rejected
 from tacit.privacy.distributed import Distributed
 from tacit.privacy.plan import Plan
-from tacit.privacy.release import Grouped, Local, Message, Totals, admit
+from tacit.privacy.release import Grouped, Local, Message, Totals, admit, admit_integers
 
 _OPEN_LIMIT: Final = 1e6  # norm of an upload without a bound: far above any that training gives
 _SIGMAS: Final = 12.0  # an honest client's noise is farther out with a chance below 1e-30
@@ -26,14 +26,22 @@ def blank(plan: Plan, upload: Tree) -> Tree:
     return tree.prefix("body", plan.release.blank(upload)) | {"bit": zero, "power": zero}
 
 
-def admitted(plan: Plan, public: Tree, tensors: Tree, like: Tree) -> Message:
-    """The message in an answer, or `Rejected`. Under a trusted server's plans it is clipped again all the same."""
+def admitted(plan: Plan, public: Tree, tensors: Tree, like: Tree, level: int) -> Message:
+    """The message in an answer, or `Rejected`. Under a trusted server's plans it is clipped again all the same.
+
+    Integers of exact noise have a norm that can be known exactly: they keep to it or are refused.
+    """
     good = schema.fitted(tensors, like)
     message = Message(tree.strip("body", good), good["bit"], good["power"])
     release = plan.release
     if isinstance(release, Distributed):
         return _integers(message, release)
-    schema.norm_at_most(message.body, _most(plan, public, message.body))
+    if isinstance(release, Grouped) and release.exact is not None:
+        if (whole := admit_integers(message, release, level, public["bound"])) is None:
+            raise Rejected("huge", "integers of a norm above their limit")
+        return whole
+    known = release.read(public, message.body, torch.tensor(level))
+    schema.norm_at_most(known, _most(plan, public, message.body))
     if not isinstance(release, Grouped):
         return message
     again = admit(message, tree.strip("body", like), public["bound"])
@@ -61,7 +69,7 @@ def _most(plan: Plan, public: Tree, body: Tree) -> float:
 
 def summed(nothing: Totals, messages: Mapping[int, Message], level: np.ndarray) -> Totals:
     """The sum by level, in the order of the clients' places: it does not depend on who was first."""
-    body = tree.each(torch.clone, nothing.body)
+    body = tree.each(lambda leaf: leaf.clone() if leaf.is_floating_point() else leaf.long(), nothing.body)
     bit, power, members = (part.double() for part in nothing[1:])
     for place in sorted(messages):
         j, message = int(level[place]), messages[place]
@@ -73,10 +81,11 @@ def summed(nothing: Totals, messages: Mapping[int, Message], level: np.ndarray) 
     return Totals(body, bit, power, members)
 
 
-def gathered(upload: Tree, messages: Mapping[int, Message], clients: int) -> Tree:
+def gathered(plan: Plan, public: Tree, upload: Tree, messages: Mapping[int, Message], clients: int) -> Tree:
     """A row for each client's message, zero where none came."""
     rows = tree.each(lambda leaf: leaf.new_zeros(clients, *leaf.shape), upload)
     for place, message in messages.items():
+        known = plan.release.read(public, message.body, torch.tensor(plan.setting.choices.level[place]))
         for name, leaf in rows.items():
-            leaf[place] = message.body[name]
+            leaf[place] = known[name]
     return rows

@@ -70,6 +70,8 @@ class Client:
         if ask.kind == "heads":
             return {}  # they go with every reply
         place, made = terms.place(self.name), self.assemble(terms)
+        if self.fresh:
+            made = made.exactly()
         plan = made.engine.plan
         _check_turn(ask, plan)
         self.custody.pin(terms)

@@ -45,7 +45,8 @@ class Hearing:
     def messages(self, ask: Ask, cohort: np.ndarray, public: Tree) -> Heard:
         found, refused, rejected = self._collect(ask, cohort, public)
         totals = summed(self.engine.nothing(self.upload), found, self.engine.plan.setting.choices.level)
-        rows = gathered(self.upload, found, len(self.terms.roster)) if self.engine.method.gather else None
+        plan, clients = self.engine.plan, len(self.terms.roster)
+        rows = gathered(plan, public, self.upload, found, clients) if self.engine.method.gather else None
         return Heard(totals, rows, len(found), refused, rejected)
 
     def sum(self, ask: Ask, cohort: np.ndarray) -> Heard:
@@ -81,7 +82,8 @@ class Hearing:
                 elif places[name] in found:
                     raise Rejected("duplicate", f"{name!r} answered twice")
                 else:
-                    found[places[name]] = admitted(self.engine.plan, public, answer.tensors, like)
+                    level = int(self.engine.plan.setting.choices.level[places[name]])
+                    found[places[name]] = admitted(self.engine.plan, public, answer.tensors, like, level)
             except Rejected as error:
                 rejected[error.reason] += 1
         return found, refused, rejected

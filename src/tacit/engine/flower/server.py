@@ -87,6 +87,8 @@ class Conductor:
     totals: Counter = field(default_factory=Counter)  # of rejections, over the whole run
 
     def __post_init__(self) -> None:
+        if self.fresh:
+            self.made = self.made.exactly()
         engine, shapes = self.made
         if engine.method.idles:
             raise TacitError(
