@@ -139,7 +139,15 @@ def as_before(path: Path, queries: int) -> None:
 
 def test_the_ledger_in_a_runs_folder_is_recomputed_by_what_the_folder_says(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    asked = ("data.clients=5", "method.name=pfedme", "privacy.plan=record", "choices=", "rounds=2", "epochs=2")
+    asked = (
+        "data.clients=5",
+        "levels.private.delta=1e-3",
+        "method.name=pfedme",
+        "privacy.plan=record",
+        "choices=",
+        "rounds=2",
+        "epochs=2",
+    )
     tiny_run(folder, *asked)
     before = {line.scope: line for line in ledger_table(folder / "ledger.sqlite", all=True).lines}
     as_before(folder / "ledger.sqlite", queries=3)
