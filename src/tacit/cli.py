@@ -164,6 +164,7 @@ def budget(
     fixed_size: Annotated[int | None, typer.Option(help="Ask this many of the population instead of a rate.")] = None,
     unit: Annotated[Literal["client", "record"], typer.Option(help="What the guarantee protects.")] = "client",
     steps: Annotated[int, typer.Option(help="For records: noisy local steps in a round.")] = 1,
+    queries: Annotated[int, typer.Option(help="For records: private gradients on one step's batch.")] = 1,
     allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta", help="Allow delta >= 1/n.")] = False,
     bits: Annotated[int | None, typer.Option(help="Noise in shares, on integers of so many bits.")] = None,
     parameters: Annotated[int, typer.Option(help="With --bits: numbers in an upload.")] = 100_000,
@@ -176,7 +177,7 @@ def budget(
         from tacit.experiments.budget_shares import shares
 
         alone = {"noise_multiplier": noise_multiplier, "fixed_size": fixed_size}
-        if unit != "client" or steps != 1 or any(value is not None for value in alone.values()):
+        if unit != "client" or steps != 1 or queries != 1 or any(value is not None for value in alone.values()):
             raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
         found = shares(
             epsilon=epsilon,
@@ -201,6 +202,7 @@ def budget(
         noise_multiplier=noise_multiplier,
         unit=unit,
         steps=steps,
+        queries=queries,
         population=population,
         fixed_size=fixed_size,
         allow_large_delta=allow_large_delta,

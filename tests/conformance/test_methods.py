@@ -250,8 +250,8 @@ def test_an_empty_poisson_batch_still_adds_its_noise(method: Method) -> None:
     assert bool(upload) == bool(shapes.upload)
 
 
-def test_the_number_of_private_queries_is_known_beforehand(method: Method) -> None:
-    engine, shapes = assembled(method, unless_refused(method, "record"))
+def test_the_number_of_private_queries_of_every_batch_is_known_beforehand(method: Method) -> None:
+    engine, _ = assembled(method, unless_refused(method, "record"))
     method = engine.method
     view = method.init(engine.start).view
     seen: list[Counted] = []
@@ -261,8 +261,10 @@ def test_the_number_of_private_queries_is_known_beforehand(method: Method) -> No
         seen.append(private)
         return method.client(view, given.state, site)
 
-    torch.func.vmap(one)(everybody(engine))
-    assert all(seen[0].calls.count(step) <= shapes.queries for step in set(seen[0].calls))
+    inputs = everybody(engine)
+    torch.func.vmap(one)(inputs)
+    steps = inputs.live.shape[1]
+    assert seen[0].by_batch(steps) == engine.plan.setting.queries(steps)
 
 
 def test_predictions_are_finite_for_a_client_that_never_took_part(method: Method) -> None:

@@ -10,6 +10,7 @@ from tacit.core import Losses, Method, Reply, Shared, Site, Tree
 from tacit.engine.interference import interferes
 from tacit.errors import TacitError
 from tacit.methods import FedAvg, LocalSgd
+from tacit.privacy.queries import Each
 from tests.worlds import CENTRAL, RECORD, assembled, ragged, run
 
 
@@ -89,7 +90,7 @@ def test_an_upload_that_knows_what_nobody_paid_for_is_refused_under_record(metho
 
 def test_more_private_queries_than_were_paid_for_fail_before_anything_is_released() -> None:
     it = run(FedAvg(), RECORD, ragged())
-    thrifty = replace(it.engine.plan, setting=it.engine.plan.setting._replace(queries=0))
+    thrifty = replace(it.engine.plan, setting=it.engine.plan.setting._replace(queries=Each(0)))
     it.engine = replace(it.engine, plan=thrifty)
     with pytest.raises(TacitError, match="more private queries"):
         it.go()
@@ -105,8 +106,27 @@ class Sly(FedAvg):
 
 
 def test_a_batch_that_is_asked_for_under_another_name_is_counted() -> None:
-    with pytest.raises(TacitError, match="more private queries"):
-        run(Sly(), RECORD, ragged()).go()
+    """Whichever batch is a client's last in a program that is filled up for others."""
+    it = run(Sly(), RECORD, ragged())
+    paid = it.engine.plan.setting.queries
+    assert [paid(steps) for steps in (1, 2, 3)] == [(2,), (1, 2), (1, 1, 2)]
+    it.go()
+
+
+class Growing(FedAvg):
+    """Asks once more in every round."""
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        for _ in range(int(site.round)):
+            site.private_grad(view.model, 0)
+        return super().client(view, state, site)
+
+
+def test_queries_that_no_dry_run_saw_fail_before_anything_is_released() -> None:
+    it = run(Growing(), RECORD, ragged())
+    with pytest.raises(TacitError, match=r"more private queries of its batch 0 of 3 \(2\) than the 1"):
+        it.go()
+    assert it.progress.round == 1
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ import torch
 pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
 from tacit import tree
+from tacit.core import Method
 from tacit.engine.assemble import Privacy
 from tacit.engine.flower.schema import Answer, pack, unpack
-from tacit.methods import FedAvg
+from tacit.methods import FedAvg, PerFedAvg, PFedMe
 from tacit.privacy import requests as plans
+from tacit.privacy.account import describe
 from tacit.privacy.clip import Fixed
 from tacit.privacy.ledger import Ledger, statement
 from tacit.privacy.levels import Level
@@ -32,6 +34,24 @@ def test_each_run_draws_its_own_batches(tmp_path: Path) -> None:
     one, two, again = ((inputs.rows * inputs.mask).sum(-1).tolist() for inputs in drawn)
     assert one == again
     assert one != two
+
+
+@pytest.mark.parametrize("method", [PFedMe(), PerFedAvg()], ids=["pfedme", "per-fedavg"])
+def test_several_queries_of_a_batch_cost_a_member_what_they_cost_in_a_simulation(
+    tmp_path: Path, method: Method
+) -> None:
+    """In its own ledger, by the events of the plan: samples of composed queries, never so many samples."""
+    world = World(method, PLANS["record"], ragged(3), rounds=2, rate=1.0, fresh=True)
+    simulated = world.simulated().engine.plan
+    wire = Wire(world.clients(tmp_path))
+    world.conductor(tmp_path, wire).go()
+    for place, name in enumerate(world.federation.ids):
+        account = simulated.client(place)
+        assert account is not None
+        with wire.clients[name].custody.ledger() as own:
+            assert own.spent(f"client:{name}") == {account.event: 2 * account.count}
+        if world.federation.sizes[place] > 4:
+            assert "queries" in describe(account.event, "record")
 
 
 def test_no_bound_that_a_server_sends_takes_the_noise_off(tmp_path: Path) -> None:

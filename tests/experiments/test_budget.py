@@ -58,6 +58,15 @@ def test_record_level_counts_local_steps() -> None:
     assert "client-level" not in printed(report)
 
 
+def test_queries_of_one_batch_compose_inside_its_sample() -> None:
+    report = budget(unit="record", rate=0.1, rounds=20, steps=7, queries=3, noise_multiplier=1.5, delta=1e-5)
+    event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.5 / 3**0.5))
+    assert report.epsilon == pytest.approx(epsilon({event: 140}, 1e-5, "add/remove"), rel=1e-6)
+    assert "3 noisy gradients of one batch, composed" in " ".join(printed(report).split())
+    with pytest.raises(TacitError, match="leave queries out"):
+        budget(queries=3)
+
+
 def test_a_large_epsilon_is_allowed_with_a_warning() -> None:
     report = budget(noise_multiplier=0.5, population=100)
     assert report.epsilon > 10

@@ -43,7 +43,7 @@ def test_fedbn_is_refused_for_single_records_and_told_of_fedgn() -> None:
 def test_the_control_of_dp_scaffold_costs_nothing_under_record() -> None:
     """It is made of the noisy steps: no further query of the data, and the same account as FedAvg."""
     scaffold, average = (assembled(method, RECORD) for method in (Scaffold(), FedAvg()))
-    assert scaffold.shapes.queries == average.shapes.queries == 1
+    assert scaffold.engine.plan.setting.queries(3) == average.engine.plan.setting.queries(3) == (1, 1, 1)
     assert [scaffold.engine.plan.client(k) for k in range(20)] == [average.engine.plan.client(k) for k in range(20)]
 
 

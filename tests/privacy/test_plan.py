@@ -15,6 +15,7 @@ from tacit.privacy.account import epsilon
 from tacit.privacy.clip import Fixed
 from tacit.privacy.levels import Among, Choices, Level, Menu, by_client, by_fraction, read_choices
 from tacit.privacy.plan import Setting
+from tacit.privacy.queries import Each
 
 MENU = Menu((Level("strict", 1.0, 1e-5), Level("mild", 4.0, 1e-5), Level("open")))
 IDS = [f"c{k}" for k in range(1000)]
@@ -121,12 +122,13 @@ def test_record_counts_every_step_of_every_participation_and_no_client_sampling(
     menu = Menu((Level("private", 8.0, 1e-3),))
     choices = by_fraction(menu, 2, {}, 0)
     sizes = np.array([40, 300])
-    given_ = setting(choices, sizes=sizes, batches=PoissonBatches(20, epochs=2), queries=3, sampler=Poisson(0.5))
+    given_ = setting(choices, sizes=sizes, batches=PoissonBatches(20, epochs=2), queries=Each(3), sampler=Poisson(0.5))
     plan = plans.Record(participations=5).plan(given_)
     for k, (steps, rate) in enumerate([(4, 0.5), (30, 20 / 300)]):
         account = plan.client(k)
         assert account is not None
-        assert account.count == steps * 3
+        assert account.count == steps
+        assert account.event.event.count == 3
         assert rate <= account.event.sampling_probability <= rate * 2 ** (1 / 16)
         assert 7.8 < epsilon({account.event: 5 * account.count}, 1e-3, "add/remove") <= 8.0
 

@@ -24,6 +24,7 @@ from tacit.engine.flower.terms import Terms
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy, load_data
 from tacit.experiments.config import Config
+from tacit.experiments.earlier_runs import epochs_in
 from tacit.experiments.schema import FederationTable
 from tacit.privacy.statement import shown, statement
 
@@ -130,7 +131,7 @@ def _picture(office: Office) -> Table:
 def spent(office: Office) -> dict[str, str]:
     """Epsilon by level; where clients have accounts of their own, the worst of them."""
     with office.ledger() as ledger:
-        lines = statement(ledger)
+        lines = statement(ledger, epochs_in(office.folder))
     levels = {line.scope: f"epsilon {shown(line.epsilon)}" for line in lines if line.scope.startswith("level:")}
     own = [line for line in lines if line.scope.startswith("client:")]
     if own:

@@ -14,7 +14,7 @@ from tacit.core import Method, Tree
 from tacit.engine import secure_sum
 from tacit.engine.device import device_of
 from tacit.engine.interference import interferes
-from tacit.engine.probe import Probe, probe
+from tacit.engine.probe import Probe, count_queries, probe
 from tacit.engine.vectorised import Vectorised
 from tacit.errors import TacitError
 from tacit.federation.cohort import FixedSteps, Poisson, PoissonBatches, Shuffled
@@ -137,7 +137,11 @@ def assemble(
     task, start = ModuleTask(model), params(model)
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start)
-    plan = _plan(privacy, _setting(federation, privacy, training, sizes, shapes))
+    setting = _setting(federation, privacy, training, sizes, shapes)
+    if isinstance(privacy.plan, plans.Record):  # no other plan pays by the query
+        lengths = {setting.batches.steps(int(n)) for n in sizes}
+        setting = setting._replace(queries=count_queries(method, task, federation, start, lengths))
+    plan = _plan(privacy, setting)
     _even(plan, training)
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
@@ -163,7 +167,6 @@ def _setting(federation: Federation, privacy: Privacy, training: Training, sizes
         sampler=training.sampler,
         batches=training.batches(privacy.plan),
         rounds=training.rounds,
-        queries=shapes.queries,
         accountant=privacy.accountant,
         allow_large_delta=privacy.allow_large_delta,
         drop=training.devices.drop,

@@ -1,6 +1,5 @@
 """What clients compute in a round, whoever carries the messages: pure, and for a whole chunk of them at once."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -140,7 +139,7 @@ class Clients:
         site, private = self.site(task, given, round, full, own)
         guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
         reply = self.method.client(view, given.state, site._replace(guard=guard))
-        self._check_queries(private.calls, site.steps)
+        self._check_queries(private, site.steps)
         if self.plan.steps is not None and isinstance(guard, StepGuard) and tree.join(reply.upload):
             self.plan.steps.check(guard.calls)
         message = self.plan.release.encode(public, reply.upload, given.level, self.noise(given.release_key))
@@ -165,12 +164,21 @@ class Clients:
         # noise is added here or in `encode`, never in both: one key is enough
         return steps.guard(given.level, self.noise(given.release_key), self._dtype)
 
-    def _check_queries(self, calls: list[int], steps: int) -> None:
-        """Fails before anything is released if a client asked more of its data than was paid for."""
-        paid = self.plan.setting.queries
-        asked = Counter(step % steps for step in calls)  # a batch has two names: step 2 of 3 is step -1
-        if self.plan.record is not None and any(times > paid for times in asked.values()):
-            raise TacitError(f"the method made more private queries in a step than the {paid} that were accounted for")
+    def _check_queries(self, private: Counted, steps: int) -> None:
+        """Fails before anything is released if a client asked more of any batch than was paid for.
+
+        What is paid for a batch does not shrink where a client has fewer steps: it holds for everybody in the chunk.
+        """
+        if self.plan.record is None:
+            return
+        for step, (times, paid) in enumerate(
+            zip(private.by_batch(steps), self.plan.setting.queries(steps), strict=True)
+        ):
+            if times > paid:
+                raise TacitError(
+                    f"the method made more private queries of its batch {step} of {steps} ({times}) than the {paid} "
+                    "that were accounted for: their number must not depend on the round or on data"
+                )
 
     def keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:
         return torch.from_numpy(rng.keys(self.seed, purpose, round, clients.tolist()).copy())

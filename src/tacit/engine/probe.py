@@ -1,5 +1,6 @@
-"""A dry look at a client program before anything is planned: shapes and queries, no values."""
+"""A dry look at client programs before anything is planned: shapes and private queries, no values."""
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -7,39 +8,65 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit import tree
-from tacit.core import Batch, Method, Site, Task, Tree
+from tacit.core import Batch, Gradient, Losses, Method, Reply, Site, Task, Tree
 from tacit.federation.data import Federation
 from tacit.privacy.gradient import Counted, Exact
+from tacit.privacy.queries import Counts
 
 
 class Probe(NamedTuple):
-    """What one dry client program showed: the shapes of upload and state, and private queries in a step."""
+    """What one dry client program showed: the shapes of upload and state."""
 
     upload: Tree
     state: Tree
-    queries: int
 
 
 def probe(method: Method, task: Task, federation: Federation, start: Tree) -> Probe:
-    """Runs the client program once, on two steps of the first client's first row, and looks at shapes and calls."""
-    view = method.init(start).view
-    row = torch.full((2, 1), int(federation.offsets[0]))
-
-    def batch(step: int) -> Batch:
-        return Batch(*federation.take(row[step]), torch.ones(1, dtype=torch.bool))
-
+    """Runs the client program once, on two steps of the first client's first row, and looks at shapes."""
+    batch = _first_row(federation)
     exact = Exact(task, batch)
-    private = Counted(exact)
-    site = Site(
-        task=task,
-        steps=2,
-        live=torch.ones(2, dtype=torch.bool),
-        batch=batch,
-        grad=exact,
-        private_grad=private,
-    )
-    reply = method.client(view, method.join(view, start), site)
-    return Probe(tree.join(reply.upload), reply.state, max(private.calls.count(step) for step in range(2)))
+    reply = _dry_run(method, task, start, batch, exact, exact, 2)
+    return Probe(tree.join(reply.upload), reply.state)
+
+
+def count_queries(method: Method, task: Task, federation: Federation, start: Tree, lengths: Iterable[int]) -> Counts:
+    """How often the client program asks each of its batches, for every number of steps in `lengths`.
+
+    By running it with gradients of zero: a program that runs for many clients at once cannot depend on values. What it
+    asks in a round is compared with this before anything is released.
+    """
+    batch = _first_row(federation)
+
+    def nothing(params: Tree, step: int, losses: Losses | None = None) -> Tree:
+        return tree.zeros(params)
+
+    def counted(steps: int) -> tuple[int, ...]:
+        private = Counted(nothing)
+        _dry_run(method, task, start, batch, nothing, private, steps)
+        return private.by_batch(steps)
+
+    return Counts({steps: counted(steps) for steps in sorted(set(lengths)) if steps})
+
+
+def _first_row(federation: Federation) -> Callable[[int], Batch]:
+    """Every batch is the first client's first row."""
+    row = torch.full((1,), int(federation.offsets[0]))
+    return lambda _: Batch(*federation.take(row), torch.ones(1, dtype=torch.bool))
+
+
+def _dry_run(
+    method: Method,
+    task: Task,
+    start: Tree,
+    batch: Callable[[int], Batch],
+    grad: Gradient,
+    private_grad: Gradient,
+    steps: int,
+) -> Reply:
+    view = method.init(start).view
+    live = torch.ones(steps, dtype=torch.bool)
+    site = Site(task=task, steps=steps, live=live, batch=batch, grad=grad, private_grad=private_grad)
+    return method.client(view, method.join(view, start), site)
 
 
 def outputs(task: Task, params: Tree, federation: Federation, rows: int) -> int:

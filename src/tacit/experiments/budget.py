@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.errors import TacitError
+from tacit.experiments.earlier_runs import epochs_in
 from tacit.privacy.account import Accountant, Relation, answer, calibrate
 from tacit.privacy.ledger import Ledger, Line, statement
 from tacit.privacy.statement import shown
@@ -105,6 +106,7 @@ def budget(
     noise_multiplier: float | None = None,
     unit: str = "client",
     steps: int = 1,
+    queries: int = 1,
     population: int | None = None,
     fixed_size: int | None = None,
     allow_large_delta: bool = False,
@@ -112,10 +114,11 @@ def budget(
     """The noise that keeps a run of `rounds` within epsilon, or, given a noise multiplier, the epsilon that it costs.
 
     `rate` is a Poisson sampler's; `fixed_size` asks for a cohort of that size out of `population` instead. For
-    unit "record", `rate` is that of a local step's batch and `steps` the number of such steps in a round.
+    unit "record", `rate` is that of a local step's batch, `steps` the number of such steps in a round and `queries`
+    how many private gradients a batch answers: they compose inside its sample.
     """
-    _check(delta, rounds, unit, steps, population, allow_large_delta)
-    event_of, relation, rate, drawn = _sampling(rate, population, fixed_size, unit)
+    _check(delta, rounds, unit, steps, queries, population, allow_large_delta)
+    event_of, relation, rate, drawn = _sampling(rate, population, fixed_size, unit, queries)
     z, z_rdp = noise_multiplier, None
     if z is None:
         z = calibrate(event_of, epsilon, delta, relation, "pld", times=rounds * steps)
@@ -134,18 +137,22 @@ def budget(
         noise_multiplier=z,
         noise_multiplier_rdp=z_rdp,
         prices=prices,
-        derivation=_derivation(drawn, rounds, steps, unit, relation, z),
+        derivation=_derivation(drawn, rounds, steps, queries, unit, relation, z),
         warnings=_warnings(prices[-1], population),
     )
 
 
-def _check(delta: float, rounds: int, unit: str, steps: int, population: int | None, allow_large_delta: bool) -> None:
+def _check(
+    delta: float, rounds: int, unit: str, steps: int, queries: int, population: int | None, allow_large_delta: bool
+) -> None:
     if unit not in ("client", "record"):
         raise TacitError(f"unknown unit {unit!r}: choose client or record")
-    if rounds < 1 or steps < 1:
-        raise TacitError(f"{rounds} rounds of {steps} steps: give at least 1 of each")
+    if rounds < 1 or steps < 1 or queries < 1:
+        raise TacitError(f"{rounds} rounds of {steps} steps with {queries} queries each: give at least 1 of each")
     if unit == "client" and steps != 1:
         raise TacitError(f"a client's {steps} local steps are one release: leave steps out, or choose unit record")
+    if unit == "client" and queries != 1:
+        raise TacitError(f"a client's {queries} queries are one release: leave queries out, or choose unit record")
     if population is not None and population < 1:
         raise TacitError(f"a population of {population} {unit}s: give at least 1")
     if population is not None and delta >= 1 / population and not allow_large_delta:
@@ -156,21 +163,24 @@ def _check(delta: float, rounds: int, unit: str, steps: int, population: int | N
 
 
 def _sampling(
-    rate: float, population: int | None, fixed_size: int | None, unit: str
+    rate: float, population: int | None, fixed_size: int | None, unit: str, queries: int
 ) -> tuple[Callable[[float], "DpEvent"], Relation, float, str]:
     import dp_accounting as dp
+
+    def noise(z: float) -> "DpEvent":
+        return dp.GaussianDpEvent(z) if queries == 1 else dp.SelfComposedDpEvent(dp.GaussianDpEvent(z), queries)
 
     if fixed_size is None:
         if not 0 < rate <= 1:
             raise TacitError(f"rate {rate} must be above 0 and at most 1")
         drawn = f"each {unit} takes part independently with probability q = {rate:g} (Poisson sampling)"
-        return lambda z: dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(z)), "add/remove", rate, drawn
+        return lambda z: dp.PoissonSampledDpEvent(rate, noise(z)), "add/remove", rate, drawn
     if population is None or not 1 <= fixed_size <= population:
         raise TacitError(f"a fixed size of {fixed_size} needs a population of at least as many: give population")
     size, total = fixed_size, population
     drawn = f"{size:,} of {total:,} {unit}s without replacement, q = {size / total:g} (only RDP models this)"
     return (
-        lambda z: dp.SampledWithoutReplacementDpEvent(total, size, dp.GaussianDpEvent(z)),
+        lambda z: dp.SampledWithoutReplacementDpEvent(total, size, noise(z)),
         "replace-one",
         size / total,
         drawn,
@@ -183,12 +193,13 @@ def _price(event: "DpEvent", rounds: int, count: int, delta: float, relation: Re
 
 
 def _derivation(
-    drawn: str, rounds: int, steps: int, unit: str, relation: Relation, z: float
+    drawn: str, rounds: int, steps: int, queries: int, unit: str, relation: Relation, z: float
 ) -> tuple[tuple[str, str], ...]:
     whole = "all data of one client, over the whole run" if unit == "client" else "one record of one client"
     releases = f"{rounds:,} rounds, one noisy sum each"
     if unit == "record":
-        releases = f"{rounds:,} rounds of {steps:,} noisy gradients: T = {rounds * steps:,}"
+        each = "a noisy gradient" if queries == 1 else f"{queries:,} noisy gradients of one batch, composed,"
+        releases = f"{rounds:,} rounds of {steps:,} steps, {each} each: T = {rounds * steps:,}"
     bound = "C" if relation == "add/remove" else "2 C"
     return (
         ("unit", f"{unit}: what is hidden is {whole}"),
@@ -241,7 +252,7 @@ class LedgerReport:
 def ledger_table(path: str | Path, all: bool = False, client: str | None = None) -> LedgerReport:
     """The ledger at `path`, replayed: all of it, or one client's account. Many clients are summarised unless `all`."""
     with Ledger.read(path) as ledger:
-        lines = tuple(statement(ledger))
+        lines = tuple(statement(ledger, epochs_in(Path(path).parent)))
     if client is None:
         return LedgerReport(lines, all)
     own = tuple(line for line in lines if line.scope == f"client:{client}")

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tacit.experiments.earlier_runs import epochs_in
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.statement import Moved, moved, shown
 from tacit.privacy.stays import Stay, Stays, once_open
@@ -41,7 +42,7 @@ class ChangesReport:
 def changes_table(path: Path, all: bool = False, client: str | None = None) -> ChangesReport | None:
     """The changes in the ledger at `path`, of one client or of all; None if there are none."""
     with Ledger.read(path) as ledger:
-        groups = tuple(moved(ledger, client))
+        groups = tuple(moved(ledger, client, epochs_in(path.parent)))
     return ChangesReport(groups, all) if groups else None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.engine.checkpoint import storage
 from tacit.errors import StorageError, TacitError
 from tacit.experiments import words
+from tacit.experiments.earlier_runs import epochs_in, recomputed
 from tacit.experiments.facts import Facts
 from tacit.experiments.metrics import ALL, epsilon_metric, frame, label, read
 from tacit.experiments.runs import Folder, existing
@@ -79,7 +80,7 @@ class Findings:
         return found
 
     def guarantees(self) -> list[str]:
-        return words.guarantees(self.facts, self.epsilons)
+        return [*words.guarantees(self.facts, self.epsilons), *recomputed(self.statement)]
 
     @property
     def standing(self) -> str | None:
@@ -136,7 +137,7 @@ def read_statement(path: Path) -> Sequence[Any]:
     if not path.is_file():
         return ()
     with Ledger.read(path) as ledger:
-        return statement(ledger)
+        return statement(ledger, epochs_in(path.parent))
 
 
 def _outcome(folder: Folder) -> tuple[int, str | None]:

@@ -17,8 +17,9 @@ def gaussian_event(z: float) -> Any:
 
 
 def multiplier_of(event: Any) -> float:
-    while hasattr(event, "event"):
-        event = event.event
+    """The noise multiplier of one query, all of whose event's parts have the same."""
+    while not hasattr(event, "noise_multiplier"):
+        event = event.events[0] if hasattr(event, "events") else event.event
     return float(event.noise_multiplier)
 
 

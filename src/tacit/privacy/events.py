@@ -193,15 +193,25 @@ def describe(event: "DpEvent", unit: str = "client") -> str:
 
     if isinstance(event, dp.PoissonSampledDpEvent):
         share = f"{100 * event.sampling_probability:.4g}%"
-        return f"{describe(event.event, unit)}, on a Poisson sample of {share} of the {unit}s"
+        return f"{_describe_queries(event.event, unit)} Poisson sample of {share} of the {unit}s"
     if isinstance(event, dp.SampledWithoutReplacementDpEvent):
         drawn = f"{event.sample_size:,} of {event.source_dataset_size:,} {unit}s, drawn without replacement"
         return f"{describe(event.event, unit)}, on {drawn}"
     if isinstance(event, dp.SelfComposedDpEvent):
-        return f"{event.count:,} times {describe(event.event, unit)}"
+        often = "" if event.count == 1 else f"{event.count:,} times "
+        return f"{often}{describe(event.event, unit)}"
     if isinstance(event, dp.ComposedDpEvent):
         return " and ".join(describe(inner, unit) for inner in event.events)
     return _describe_mechanism(event)
+
+
+def _describe_queries(event: "DpEvent", unit: str) -> str:
+    """What is done to a sample, up to the words for it."""
+    import dp_accounting as dp
+
+    if isinstance(event, dp.SelfComposedDpEvent) and event.count > 1:
+        return f"{event.count:,} queries with {describe(event.event, unit)}, of one"
+    return f"{describe(event, unit)}, on a"
 
 
 def _describe_mechanism(event: "DpEvent") -> str:

@@ -1,5 +1,6 @@
 """The two ways to look at a client's data: exactly, or one clipped and noisy query at a time."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -67,7 +68,7 @@ class Private:
 
 @dataclass(frozen=True)
 class Counted:
-    """Counts calls by step. A client program is the same for all clients, so the count is public."""
+    """Counts calls by batch. A client program is the same for all clients, so the counts are public."""
 
     inner: Callable[..., Tree]
     calls: list[int] = field(default_factory=list)
@@ -75,3 +76,8 @@ class Counted:
     def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
         self.calls.append(step)
         return self.inner(params, step, losses)
+
+    def by_batch(self, steps: int) -> tuple[int, ...]:
+        """How often each batch of a program of so many steps was asked. A batch has two names: step 2 of 3 is -1."""
+        asked = Counter(step % steps for step in self.calls)
+        return tuple(asked[step] for step in range(steps))

@@ -30,6 +30,7 @@ import torch
 from tacit.core import Tree
 from tacit.privacy.account import Accountant, Relation
 from tacit.privacy.levels import Choices
+from tacit.privacy.queries import Each, Queries
 from tacit.privacy.release import Grouped, Local, Release
 from tacit.privacy.sampling import BatchRule, Sampler
 
@@ -53,7 +54,7 @@ class Setting(NamedTuple):
     sampler: Sampler
     batches: BatchRule
     rounds: int
-    queries: int = 1  # private gradients in one local step of the method
+    queries: Queries = Each()  # private gradients on each batch of a client; under Record
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
     drop: float = 0.0  # probability that a client that was asked sends nothing; the divisor of a mean ignores it

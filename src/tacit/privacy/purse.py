@@ -13,6 +13,7 @@ import numpy as np
 
 from tacit.errors import TacitError
 from tacit.privacy.account import most
+from tacit.privacy.earlier_events import refuse_to_go_on
 from tacit.privacy.ledger import Charge, Ledger
 from tacit.privacy.members import Change, Members, Rows
 from tacit.privacy.plan import Account, Plan
@@ -31,6 +32,9 @@ class Purse:
 
     def __init__(self, plan: Plan, ledger: Ledger, start: int = 0, changes: Iterable[Change] = ()) -> None:
         self.plan, self._ledger, self._changes = plan, ledger, tuple(changes)
+        self._epochs: int | None = getattr(plan.setting.batches, "epochs", None)
+        if plan.record is not None:
+            refuse_to_go_on(ledger, self._epochs)
         self._members = Members(plan.setting.choices, plan.setting.ids, ledger.stays())
         self._settled = self._members, start
         self._movers = np.zeros(len(plan.setting.ids), bool)
@@ -116,7 +120,7 @@ class Purse:
         self.plan = self.plan.moved(*self._members.at(round))
         self._movers = self._members.begun(round)
         more = self.plan.setting.rounds - round
-        for client, spent in accounts(self._ledger, moved, round).items():
+        for client, spent in accounts(self._ledger, moved, round, self._epochs).items():
             place = self._members.position(client)
             self._left[place] = self._rounds_left(self.plan.of(place), spent, more)
 

@@ -6,7 +6,7 @@ its level meets the noise that the level has anyway.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from tacit.privacy.distributed_plan import Distributed
 from tacit.privacy.levels import Level
 from tacit.privacy.merge import Merge, Optimal, Weighted
 from tacit.privacy.plan import Account, Plan, RecordNoise, Request, Setting
+from tacit.privacy.queries import round_event
 
 __all__ = ["Central", "Distributed", "Grouped", "Local", "Open", "Record", "Unsent"]
 
@@ -162,7 +163,8 @@ class Record:
     """DP-SGD on every client: each example's gradient is clipped to `bound` and noise is added on the client.
 
     Every client has its own account, calibrated from its own number of rows (treated as public) to `participations`
-    rounds; no amplification by client sampling. The upload then needs no further protection.
+    rounds; no amplification by client sampling. A step whose batch answers several private gradients is one sample of
+    their composition (`queries.py`). The upload then needs no further protection.
     """
 
     bound: float = 1.0
@@ -192,13 +194,9 @@ class Record:
 
     def _account(self, k: int, setting: Setting, times: int) -> Account | None:
         n, level = int(setting.sizes[k]), setting.choices.of(k)
-        count = setting.batches.steps(n) * setting.queries
+        event_of, count = round_event(setting.batches, n, setting.queries(setting.batches.steps(n)))
         if not level.private or count == 0:
             return None
-
-        def event_of(z: float) -> Any:
-            return setting.batches.event(gaussian_event(z), n)
-
         z = noise_for(level, setting, event_of, times * count, "add/remove", n)
         return account_for(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tacit.privacy.account import Answer, answer
+from tacit.privacy.earlier_events import Charged, recomputed, remark
 from tacit.privacy.events import describe
 from tacit.privacy.stays import Stays, accounts, promise
 
@@ -46,6 +47,7 @@ class Line:
     budget: float | None
     rounds: int  # in how many it was charged
     words: str
+    stated: float | None = None  # what an earlier version made of the same releases, where that was too little
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,15 @@ def shown(epsilon: float) -> str:
     return f"{math.ceil(epsilon / unit - 1e-6) * unit:.4g}"
 
 
-def statement(ledger: "Ledger") -> list[Line]:
-    """A line for each scope, in the order of their names. Equal histories are computed once."""
+def statement(ledger: "Ledger", epochs: int | None = None) -> list[Line]:
+    """A line for each scope, in the order of their names. Equal histories are computed once.
+
+    What an earlier version charged too little is put right, and marked; `epochs` of the run, where they are known, tell
+    how much that was (`earlier_events.py`).
+    """
     budgets, histories, rounds = ledger.budgets(), ledger.histories(), ledger.charged_rounds()
+    earlier = recomputed(ledger, epochs)
+    histories |= {scope: charged.right for scope, charged in earlier.items()}
     budgets |= _latest(ledger, budgets)
     prices: dict[Any, tuple[Answer, Answer]] = {}
     lines = []
@@ -76,11 +84,21 @@ def statement(ledger: "Ledger") -> list[Line]:
         key = (frozenset(history.items()), relation, budget and (budget.delta, budget.accountant))
         if key not in prices:
             prices[key] = _price(history, relation, budget)
-        lines.append(_line(scope, unit, relation, history, budget, rounds.get(scope, 0), *prices[key]))
+        line = _line(scope, unit, relation, history, budget, rounds.get(scope, 0), *prices[key])
+        lines.append(_marked(line, earlier[scope], budget) if scope in earlier else line)
     return lines
 
 
-def moved(ledger: "Ledger", only: str | None = None) -> list[Moved]:
+def _marked(line: Line, charged: Charged, budget: Budget | None) -> Line:
+    """Says what earlier versions stated. Should that be the larger figure, it stands."""
+    stated = _price(charged.stated, line.relation, budget)
+    if stated[0].epsilon > line.epsilon:
+        return _line(line.scope, line.unit, line.relation, charged.stated, budget, line.rounds, *stated)
+    said = remark(stated[0].epsilon, line.epsilon, charged.certain)
+    return replace(line, stated=stated[0].epsilon, words=f"{line.words}; {said}")
+
+
+def moved(ledger: "Ledger", only: str | None = None, epochs: int | None = None) -> list[Moved]:
     """The accounts of the clients that changed their level, by distinct history; most clients first.
 
     Each is the composition of every round charged to the client, told at the (epsilon, delta) of the level it is at,
@@ -88,7 +106,7 @@ def moved(ledger: "Ledger", only: str | None = None) -> list[Moved]:
     """
     stays = {client: each for client, each in ledger.stays().items() if only in (None, client)}
     alike: dict[Any, list[str]] = {}
-    for client, spent in accounts(ledger, stays).items():
+    for client, spent in accounts(ledger, stays, epochs=epochs).items():
         alike.setdefault((stays[client], frozenset(spent.items())), []).append(client)
     found = [_moved(ledger, tuple(clients), key[0], Counter(dict(key[1]))) for key, clients in alike.items()]
     return sorted(found, key=lambda each: -len(each.clients))

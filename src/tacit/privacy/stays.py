@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from tacit.privacy.earlier_events import spent
+
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
@@ -67,13 +69,17 @@ def promise(stays: Stays) -> Stay:
     return next((stay for stay in reversed(stays) if stay.private), stays[-1])
 
 
-def accounts(ledger: "Ledger", stays: Mapping[str, Stays], until: int | None = None) -> "dict[str, Counter[DpEvent]]":
+def accounts(
+    ledger: "Ledger", stays: Mapping[str, Stays], until: int | None = None, epochs: int | None = None
+) -> "dict[str, Counter[DpEvent]]":
     """What each client was charged before round `until`: at its levels, and in its own name. Equal stays are read once.
 
-    See the module for the proof.
+    See the module for the proof; `epochs`: as in `statement`.
     """
     shared = {history: _at_levels(ledger, history, until) for history in set(stays.values())}
-    return {client: shared[history] + ledger.spent(f"client:{client}", 0, until) for client, history in stays.items()}
+    return {
+        client: shared[history] + spent(ledger, f"client:{client}", until, epochs) for client, history in stays.items()
+    }
 
 
 def _at_levels(ledger: "Ledger", stays: Stays, until: int | None) -> "Counter[DpEvent]":

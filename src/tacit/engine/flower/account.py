@@ -12,6 +12,7 @@ import numpy as np
 
 from tacit.engine.flower.custody import Custody
 from tacit.engine.flower.schema import Ask
+from tacit.privacy import earlier_events
 from tacit.privacy.account import Accountant, most
 from tacit.privacy.ledger import Batch, Charge, Ledger
 from tacit.privacy.plan import Account, Plan
@@ -79,7 +80,7 @@ def pay(ledger: Ledger, custody: Custody, accountant: Accountant, due: Sequence[
 def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
     if account.epsilon is None:
         return True
-    spent: Counter = ledger.spent(account.scope)
+    spent: Counter = earlier_events.spent(ledger, account.scope)  # of all runs, whoever charged them
     terms = account.epsilon, account.delta, account.relation, accountant
     return most(account.event, spent, *terms, ceiling=account.count) >= account.count
 
