@@ -13,7 +13,7 @@ from tacit.engine.flower.terms import Seat, Terms
 from tacit.experiments.config import parse
 
 LEVELS = {"private": {"epsilon": 8.0, "delta": 1e-3}, "open": {}}
-AGREED = Agreement("a", "private", "local", 8.0, 1e-3)
+AGREED = Agreement("a", "private", "local", 8.0, 1e-3, (64,), 10)
 
 
 def terms(level: str = "private", **more: object) -> Terms:
@@ -37,14 +37,14 @@ def test_terms_as_agreed_are_accepted() -> None:
     ids=["level", "epsilon", "plan", "evaluation"],
 )
 def test_other_terms_are_refused(other: Terms) -> None:
-    with pytest.raises(Refusal, match="agreement"):
+    with pytest.raises(Refusal, match="terms: "):
         AGREED.check(other)
 
 
 def test_a_level_of_a_given_noise_keeps_its_noise() -> None:
     agreed = replace(AGREED, epsilon=None, noise=4.0)
     agreed.check(terms(levels={"private": {"noise": 4.0, "delta": 1e-3}}))
-    with pytest.raises(Refusal, match="agreement"):
+    with pytest.raises(Refusal, match="terms: "):
         agreed.check(terms(levels={"private": {"noise": 0.04, "delta": 1e-3}}))
 
 
@@ -52,7 +52,7 @@ def test_what_epsilon_limits_is_part_of_the_agreement() -> None:
     """Under one and the same plan it may be what the server learns, or what those learn who see the models alone."""
     agreed, limits = replace(AGREED, plan="distributed"), {"plan": "distributed", "clip": 0.5}
     agreed.check(terms(privacy=limits))
-    with pytest.raises(Refusal, match="agreement"):
+    with pytest.raises(Refusal, match="terms: "):
         agreed.check(terms(privacy=limits | {"budget": "released"}))
 
 
@@ -60,7 +60,7 @@ def test_a_rota_is_part_of_the_agreement() -> None:
     """It charges another account: by turns, a member would pay from two budgets."""
     agreed, trusted = replace(AGREED, plan="central"), {"plan": "central", "clip": 0.5}
     agreed.check(terms(privacy=trusted))
-    with pytest.raises(Refusal, match="agreement"):
+    with pytest.raises(Refusal, match="terms: "):
         agreed.check(terms(privacy=trusted, cohort=1, times=1))
 
 

@@ -141,6 +141,7 @@ class PrivacyTable(Table):
     bits: Count | None = None
     budget: Literal["server", "released"] | None = None
     secure_sum: bool | None = None
+    threshold: Annotated[float, Field(ge=0.5, le=1)] | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     allow_large_delta: bool = False
 
