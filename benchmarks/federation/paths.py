@@ -40,12 +40,13 @@ def attacks(folder: Path) -> dict[str, str]:
     pipe = folder / "pipe"
     os.mkfifo(pipe)
     opened: list[str] = []
+    watching = [True]  # a hook stays for as long as the process does
 
     def watch(event: str, given: tuple[object, ...]) -> None:
-        if event == "open" and str(given[0]) == str(pipe):
+        if watching and event == "open" and str(given[0]) == str(pipe):
             opened.append(str(pipe))
             raise PermissionError("a pipe that a server named was opened")
-        if event == "import" and str(given[0]).split(".")[0] == "ray":
+        if watching and event == "import" and str(given[0]).split(".")[0] == "ray":
             opened.append("ray")
 
     sys.addaudithook(watch)
@@ -58,6 +59,7 @@ def attacks(folder: Path) -> dict[str, str]:
         told = dumps(tomllib.loads(text) | lie)
         became = liar.verdict(liar.answered(home, terms(f"lie-{number}", told)))
         found[what] = f"LET IN (opened {opened.pop()})" if opened else became
+    watching.clear()
     return found
 
 

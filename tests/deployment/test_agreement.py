@@ -1,6 +1,7 @@
 """What the owner of the data said yes to is what the client takes part in, whatever the terms say."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,14 @@ def test_no_plan_but_record_makes_numbers_of_rows_public() -> None:
     for privacy, told in (({"plan": "local", "clip": 0.5}, 0), ({"plan": "record", "bound": 0.5}, 70)):
         config = parse({"privacy": privacy, "levels": LEVELS, "method": {"name": "multitask"}})
         assert seat(config, "a", "private", 70).rows == told
+
+
+@pytest.mark.parametrize("change", [{"inputs": (8, 8)}, {"inputs": (63,)}, {"classes": 9}, {"classes": 11}])
+def test_what_a_row_is_and_how_many_classes_there_are_is_part_of_the_agreement(change: dict[str, Any]) -> None:
+    with pytest.raises(Refusal, match=next(iter(change))):
+        AGREED.check(replace(terms(), **change))
+
+
+def test_a_large_delta_is_part_of_the_agreement() -> None:
+    with pytest.raises(Refusal, match="allow_large_delta"):
+        AGREED.check(terms(privacy={"plan": "local", "clip": 0.5, "allow_large_delta": True}))

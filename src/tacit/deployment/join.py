@@ -64,7 +64,7 @@ def join(
     home.settle(word, rows)
     write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
     console.print(f"'{name}' has joined at level '{level}': {offer.levels[level].guarantee}")
-    console.print(f"The fingerprint of your key, by which others know you: {key_fingerprint(key)}")
+    console.print(f"The fingerprint of your key, by which others know you: {key_fingerprint(key)}", soft_wrap=True)
     for line in about_others(offer, word):
         console.print(line)
     return returning(folder)
@@ -110,7 +110,7 @@ class News:
         for name, key in self.home.roster.known().items():
             if self.known.get(name) != key:
                 self.known[name] = key
-                console.print(f"member '{name}' has the key {key_fingerprint(key)}")
+                console.print(f"member '{name}' has the key {key_fingerprint(key)}", soft_wrap=True)
         if (why := self.home.refusal) != self.refusal:
             self.refusal = why
             console.print(f"refused to take part: {why}")

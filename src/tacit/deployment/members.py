@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tacit.deployment.home import Home
 from tacit.deployment.keys import key_fingerprint, make_node_key
+from tacit.deployment.office import Office
 from tacit.deployment.register import Register
 
 
@@ -14,6 +15,10 @@ def lines(folder: Path) -> Iterator[str]:
     if (folder / "members.json").exists():
         for member in Register(folder).members():
             yield f"{member.name}: {key_fingerprint(member.key)}{' (left)' if member.left else ''}"
+        return
+    if (folder / "run" / "terms.json").exists():  # a trial on one machine, where nobody was invited
+        for seat in Office(folder / "run").terms.roster:
+            yield f"{seat.name}: {key_fingerprint(seat.key)}"
         return
     home = Home(folder)
     name, roster = home.agreement.name, home.roster

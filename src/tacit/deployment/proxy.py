@@ -24,10 +24,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from tacit.deployment.flower import Link
-from tacit.deployment.keys import key_fingerprint, signed_by
+from tacit.deployment.keys import signed_by
 from tacit.deployment.register import Member, Register
 from tacit.deployment.turned_away import TurnedAway
-from tacit.engine.flower.terms import checked_rows
 from tacit.errors import TacitError
 
 FLEET: Final = "/v1/fleet/"
@@ -131,10 +130,9 @@ class Door:
         if asked["level"] not in offer["levels"]:
             raise TacitError(f"level '{str(asked['level'])[:40]}' is not on the menu {sorted(offer['levels'])}")
         self.register.check(name)
-        key, rows = str(asked["key"]), checked_rows(asked["rows"], bool(offer.get("rows")))
-        key_fingerprint(key)
+        key = str(asked["key"])
         node = await run_in_threadpool(self.link.register, key.encode(), name)
-        self.register.enrol(token, Member(name, str(asked["level"]), rows, node, key))
+        self.register.enrol(token, Member(name, str(asked["level"]), int(asked["rows"]), node, key))
         return JSONResponse({"node": node})
 
     async def leave(self, request: Request) -> Response:

@@ -63,7 +63,8 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
             key = fed.admit(Agreement.to(offer, name, level.name), rows)
             seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
             fed.start(name)
-            console.print(f"node '{name}' joins at level '{level.name}': {level.guarantee}; {key_fingerprint(key)}")
+            said = f"node '{name}' joins at level '{level.name}': {level.guarantee}; its key is {key_fingerprint(key)}"
+            console.print(said, soft_wrap=True)
         terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
         office = Office(folder / "server" / "run")
         office.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
@@ -150,8 +151,8 @@ def _gather(register: Register, nodes: int, address: str, console: Console) -> N
         here = [member for member in register.members() if not member.left]
         for number, member in enumerate(here, 1):
             if member.name not in known:
-                mark = key_fingerprint(member.key)
-                console.print(f"'{member.name}' joined at level '{member.level}' ({number} of {nodes}); {mark}")
+                said = f"'{member.name}' joined at level '{member.level}' ({number} of {nodes}); its key is "
+                console.print(said + key_fingerprint(member.key), soft_wrap=True)
                 known.add(member.name)
         if len(here) >= nodes:
             return

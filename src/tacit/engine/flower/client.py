@@ -175,6 +175,8 @@ def _check_turn(ask: Ask, plan: Plan) -> None:
     times = 0 if plan.evaluation is None else plan.evaluation.plan.setting.rounds
     if len(ask.evaluated) > times:
         raise Rejected("round", f"{len(ask.evaluated)} evaluations where {times} were agreed to")
+    if not 0 <= ask.round <= plan.setting.rounds:
+        raise Rejected("round", f"round {ask.round} of {plan.setting.rounds}")
     if not 0 <= ask.turn < REPEATS * (plan.setting.rounds + times + 1):
         raise Rejected("round", f"turn {ask.turn} of {plan.setting.rounds} rounds")
 
