@@ -1,5 +1,6 @@
 """A server is believed in nothing that it can profit from, and its lies teach it nothing."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from tacit.deployment import members
 from tacit.deployment.demands import Demands, about_others
 from tacit.deployment.home import Agreement, Home
 from tacit.deployment.keys import key_fingerprint
+from tacit.deployment.offer import read_offer
 from tacit.deployment.permitted import LEFT_OUT, PERMITTED
 from tacit.deployment.roster import Roster
 from tacit.engine.flower.client import Refusal
@@ -69,6 +71,21 @@ def test_a_refused_roster_leaves_none_of_its_names_behind(tmp_path: Path, others
     Roster(tmp_path).meet(dict(list(others.items())[:3]), 3)
 
 
+def test_of_many_processes_that_meet_rosters_at_once_no_more_names_are_taken_than_agreed(tmp_path: Path) -> None:
+    made = liar.keys(tmp_path, [f"{who}{k}" for who in "abcd" for k in range(3)])
+
+    def meet(who: str) -> bool:
+        try:
+            Roster(tmp_path).meet({name: key for name, key in made.items() if name.startswith(who)}, 5)
+        except Refusal:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(meet, "abcd")) == 1
+    assert len(Roster(tmp_path).known()) == 3
+
+
 def test_who_waits_is_accepted_by_the_fingerprint_that_was_compared(tmp_path: Path, others: dict[str, str]) -> None:
     home = member(tmp_path, confirm=True)
     assert answer(home, "one", others) == "terms"
@@ -109,6 +126,31 @@ def test_one_share_protects_less_than_all_and_a_member_is_told_how_much(tmp_path
     assert f"epsilon {alone:.3g}"[:10] in told
     larger = replace(OFFER, nodes=100).planned(liar.LEVEL)
     assert own_noise(larger) < 0.5 * own_noise(plan)
+
+
+def test_a_member_takes_from_an_offer_what_it_can_derive_itself(tmp_path: Path) -> None:
+    content = OFFER.content()
+    flattered = content | {"plan": "local", "levels": {"private": {"epsilon": 0.01, "guarantee": "perfect"}}}
+    assert read_offer(content) == read_offer(flattered) == OFFER
+    assert OFFER.levels["private"].epsilon == 8.0
+    for wrong in ({"nodes": 0}, {"classes": 10**30}, {"inputs": []}, {"inputs": [True]}, {"inputs": 3}):
+        with pytest.raises(TacitError, match="offer"):
+            read_offer(content | wrong)
+    del content["nodes"]
+    with pytest.raises(TacitError, match="nodes"):
+        read_offer(content)
+
+
+@pytest.mark.parametrize(("cell", "label", "says"), [("nan", "1", "empty"), ("inf", "1", "NaN"), ("1", "5", "labels")])
+def test_what_is_wrong_with_rows_is_said_when_joining(tmp_path: Path, cell: str, label: str, says: str) -> None:
+    """Later, a refusal for it would tell the server something."""
+    pytest.importorskip("flwr", reason="needs the extra 'flower'")
+    from tacit.deployment.join import _rows
+
+    table = tmp_path / "my.csv"
+    table.write_text("a,b,c,d,e,f,label\n" + "1,2,3,4,5,6,0\n" * 9 + f"1,2,3,4,5,{cell},{label}\n")
+    with pytest.raises(TacitError, match=says):
+        _rows(table, OFFER)
 
 
 def tables(model: type[BaseModel], name: str = "") -> dict[str, set[str]]:

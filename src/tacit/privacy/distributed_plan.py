@@ -9,6 +9,7 @@ Neighbours: zero-out, a client's contribution or zero, its noise share sent in b
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
@@ -211,12 +212,16 @@ def own_noise(plan: Plan) -> float:
 
 
 def epsilon_alone(plan: Plan) -> float:
-    """Epsilon against a server that knows all other shares, after the participations that the plan is sized for."""
-    request, coding = plan.request, plan.release.coding  # pyright: ignore[reportAttributeAccessIssue]
-    assert isinstance(request, Distributed)
-    level, times = only_level(plan.setting), participations_of(request.participations, plan.setting)
-    event = SkellamDpEvent(coding.share, coding.l2, coding.l1)
-    return answer({event: times}, level.delta or 0.0, ZERO_OUT, "rdp").epsilon
+    """Epsilon against a server that knows all other shares, after the participations that the plan is sized for.
+
+    Evaluations are in it, all of them.
+    """
+    history = Counter[Any]()
+    for each in (plan, plan.evaluation.plan if plan.evaluation is not None else None):
+        if each is not None and isinstance(each.release, Release) and isinstance(each.request, Distributed):
+            coding, times = each.release.coding, participations_of(each.request.participations, each.setting)
+            history[SkellamDpEvent(coding.share, coding.l2, coding.l1)] += times
+    return answer(history, only_level(plan.setting).delta or 0.0, ZERO_OUT, "rdp").epsilon
 
 
 def _central(level: Level, setting: Setting, times: int | None) -> float:

@@ -30,7 +30,7 @@ from tacit.privacy.plan import Plan
 from tacit.privacy.release import Grouped, Message, Open
 
 Assemble = Callable[[Terms], Assembled]
-"""The terms and the client's own data, checked and calibrated."""
+"""The terms and the client's own data, checked and calibrated. It refuses by what is public alone, never by data."""
 REPEATS = 4  # a run whose every round is repeated more often than this is not one to take part in
 
 

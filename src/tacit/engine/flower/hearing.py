@@ -74,7 +74,7 @@ class Hearing:
                     raise Rejected("sender", f"{name!r} was not asked")
                 answer = schema.checked(schema.unpack(schema.Answer, blob, schema.room(like)), ask, name)
                 if answer.refused:
-                    refused[answer.refused[:40]] += 1
+                    refused[schema.word(answer.refused)] += 1
                 elif places[name] in found:
                     raise Rejected("duplicate", f"{name!r} answered twice")
                 else:

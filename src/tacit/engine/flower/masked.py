@@ -132,7 +132,7 @@ def _received(
     try:
         answer = schema.checked(schema.unpack(Answer, blob, most + schema.SLACK), ask, terms.names[place])
         if answer.refused:
-            refused[answer.refused[:40]] += 1
+            refused[schema.word(answer.refused)] += 1
             return now
         return now.receive(place, decode(_bytes(answer.tensors), most))
     except Rejected as error:
