@@ -50,6 +50,10 @@ federation: $(STAMP)
 	$(BIN)/python -m benchmarks.federation.faults
 	$(BIN)/python -m benchmarks.federation.hostile
 	$(BIN)/python -m benchmarks.federation.hostile --plan distributed
+	$(BIN)/python -m benchmarks.federation.invented
+	$(BIN)/python -m benchmarks.federation.oracle
+	$(BIN)/python -m benchmarks.federation.sizes
+	$(BIN)/python -m benchmarks.federation.paths
 	$(BIN)/python -m benchmarks.federation.outsider
 	$(BIN)/python -m benchmarks.federation.restored --loopback
 	$(BIN)/python -m benchmarks.federation.quiet

@@ -77,6 +77,11 @@ def outsider(found: dict[str, Any]) -> str:
     return "\n".join(["| what was tried | what became of it |", "|---|---|", *rows])
 
 
+def liar(found: dict[str, Any]) -> str:
+    rows = [f"| {what} | {became} |" for what, became in found.items()] or [f"| {MISSING} | |"]
+    return "\n".join(["| what the server says | what the member does |", "|---|---|", *rows])
+
+
 def quiet(found: dict[str, Any]) -> str:
     if not found:
         return MISSING
@@ -88,7 +93,7 @@ def quiet(found: dict[str, Any]) -> str:
 
 
 def page(folder: Path) -> str:
-    names = ("parity", "faults", "hostile", "outsider", "restored", "quiet")
+    names = ("parity", "faults", "hostile", "liar", "outsider", "restored", "quiet")
     one = {name: noted(folder / f"{name}.json") for name in names}
     return f"""# A real federation, on loopback
 
@@ -120,6 +125,14 @@ One node of five lies, each turn in another way, under `distributed` with masks;
 gigabyte is sent to the door in the member's own name, which turns it away and tells the server.
 
 {hostile(one["hostile"])}
+
+## A lying server
+
+A member's folder as `tacit join` leaves it, and a server that says what suits it: made-up members, numbers of rows and
+labels to read the refusals by, files and engines to open. "Refused" is the same one word for all of them. Under "how
+many rows", "which labels" and the like, two members with other rows gave the same answers to everything.
+
+{liar(one["liar"])}
 
 ## Outsiders
 

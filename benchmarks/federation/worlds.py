@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tacit.deployment import experiment
 from tacit.deployment.home import Agreement
 from tacit.deployment.keys import make_node_key
 from tacit.deployment.local import Local
+from tacit.deployment.offer import Offer
 from tacit.deployment.office import Office, Settings
 from tacit.engine import checkpoint
 from tacit.engine.assemble import assemble
@@ -81,24 +82,33 @@ class World:
         run = Run(*assemble(*parts[:5]), ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
         return run, [report.cohort for report in run.go().reports]
 
+    @property
+    def plain(self) -> Config:
+        """Members choose their levels themselves."""
+        return self.config.model_copy(update={"choices": {}})
+
+    @property
+    def offer(self) -> Offer:
+        data = self.data
+        return Offer(experiment.text_of(self.plain), data.input_shape, data.classes, data.clients)
+
     def agreements(self) -> Iterator[tuple[Agreement, Rows]]:
         """Each client's word and its rows."""
-        parts, plan = build(self.config), experiment.plan_name(self.config)
+        parts, offer = build(self.config), self.offer
         choices = parts.privacy.choose(parts.federation, self.config.seed)
         for k, name in enumerate(parts.federation.ids):
             own, test, level = parts.federation.rows(k), parts.federation.test_rows(k), choices.of(k)
             data = parts.federation
             rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-            yield Agreement(name, level.name, plan, level.epsilon, level.delta, self.fresh, noise=level.noise), rows
+            yield replace(Agreement.to(offer, name, level.name), fresh=self.fresh), rows
 
     def terms(self, run: str, fed: Local) -> Terms:
-        plain = self.config.model_copy(update={"choices": {}})
         seats = tuple(
-            experiment.seat(plain, agreement.name, agreement.level, len(rows.x), public_key(fed, agreement.name))
+            experiment.seat(self.plain, agreement.name, agreement.level, len(rows.x), public_key(fed, agreement.name))
             for agreement, rows in self.agreements()
         )
-        data = self.data
-        return Terms(run, experiment.text_of(plain), data.input_shape, data.classes, seats)
+        offer = self.offer
+        return Terms(run, offer.experiment, offer.inputs, offer.classes, seats)
 
     def office(self, folder: Path, run: str, fed: Local, deadline: float = 300.0) -> Office:
         office = Office(folder / run)

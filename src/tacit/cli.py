@@ -293,6 +293,7 @@ app.command(epilog="Example: `tacit join hospital.example:8443 INVITATION --data
     federation.join
 )
 app.command(epilog="Example: `tacit leave --folder my-federation`")(federation.leave)
+app.command(epilog="Example: `tacit members --folder my-federation`")(federation.members)
 app.add_typer(theory, name="theory")
 app.add_typer(estimate, name="estimate")
 app.command(epilog="Example: `tacit reproduce estimation/bernoulli --seeds 20`")(reproduce)

@@ -11,7 +11,7 @@ from tacit.core import Method
 from tacit.engine.assemble import Assembled, Privacy, Training, assemble
 from tacit.engine.flower.client import Client
 from tacit.engine.flower.custody import Custody
-from tacit.engine.flower.own import Rows, seen_by, seen_by_server
+from tacit.engine.flower.own import Rows, seen_by_anybody, seen_by_server, with_own_rows
 from tacit.engine.flower.schema import Arrived
 from tacit.engine.flower.server import Conductor
 from tacit.engine.flower.terms import Seat, Terms
@@ -72,12 +72,16 @@ class World:
         data, own, test = self.federation, self.federation.rows(place), self.federation.test_rows(place)
         return Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
 
+    def seen_by(self, place: int, terms: Terms, rows: Rows) -> Assembled:
+        made = self.assembled(terms, seen_by_anybody(place, terms, self.dtype))
+        return with_own_rows(made, place, terms, rows, self.public)
+
     def client(self, place: int, folder: Path) -> Client:
         name = self.federation.ids[place]
 
         @cache
         def made(terms: Terms) -> Assembled:
-            return self.assembled(terms, seen_by(terms.place(name), terms, self.rows(place)))
+            return self.seen_by(terms.place(name), terms, self.rows(place))
 
         return Client(name, Custody(folder / name), made, self.fresh, folder / name / "node.key", not self.keys)
 

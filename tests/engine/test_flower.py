@@ -237,6 +237,17 @@ def test_a_client_trains_on_no_broadcast_that_does_not_fit(tmp_path: Path, wrong
     assert not wire.clients[name].custody.answered("run-1", 1)
 
 
+def test_a_reason_that_a_client_makes_up_is_not_shown(tmp_path: Path) -> None:
+    world = World(FedAvg(), PLANS["local"], ragged(3), rounds=1, rate=1.0, fresh=True)
+
+    def rude(name: str, blob: bytes) -> list[tuple[str, bytes]]:
+        return [
+            (name, pack(replace(unpack(Answer, blob), refused="\x1b[2Jgone", tensors={})) if name == "c1" else blob)
+        ]
+
+    assert world.conductor(tmp_path, Wire(world.clients(tmp_path), rude)).step().refused == {"another reason": 1}
+
+
 @dataclass
 class Hostile:
     """What the client c1 makes of its answers."""

@@ -15,7 +15,6 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 from tacit.deployment.keys import make_node_key
 from tacit.engine.assemble import Privacy
 from tacit.engine.evaluate import alone
-from tacit.engine.flower.own import seen_by
 from tacit.engine.flower.schema import Answer, Arrived, Ask, pack, unpack
 from tacit.engine.flower.server import Conductor, Told
 from tacit.errors import TacitError
@@ -69,7 +68,7 @@ def truth(world: World, server: Conductor, wire: Wire) -> np.ndarray:
     """The mean of the clients' true accuracies now: what nobody in a deployment can compute."""
     view, found = server.progress.server.view, []
     for place, client in enumerate(wire.clients.values()):
-        engine = world.assembled(world.terms, seen_by(place, world.terms, world.rows(place))).engine
+        engine = world.seen_by(place, world.terms, world.rows(place)).engine
         state = client.custody.state(world.run_id, world.rounds, engine.method.join(view, engine.start))
         found.append(alone(engine, view, state, place, 0))
     return np.mean(found, axis=0)

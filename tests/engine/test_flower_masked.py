@@ -16,6 +16,7 @@ from tacit.deployment.keys import make_node_key
 from tacit.engine.flower.schema import Answer, Arrived, Ask, Rejected, pack, unpack
 from tacit.methods import Ditto, FedAvg
 from tacit.secagg.messages import Survivors, decode, encode
+from tacit.secagg.terms import Terms as Round
 from tests.engine.flowers import Wire, World
 from tests.engine.test_flower import alike
 from tests.worlds import PLANS, largest_difference, ragged
@@ -145,6 +146,23 @@ def test_a_turn_is_masked_once_whatever_the_server_repeats(tmp_path: Path) -> No
     longest = max(len(unpack(Answer, blob).tensors["mask"]) for name, blob in wire.answers if name == "c1")
     assert all(answer.refused or len(answer.tensors["mask"]) < longest for answer in again)
     assert [answer.refused for answer in again].count("") <= 4  # keys and shares of a new beginning, no more
+
+
+def test_a_threshold_is_kept_to_by_both_sides(tmp_path: Path) -> None:
+    """Four of five must stay: with two gone there is no sum, and a server that asks for fewer is refused."""
+    world = masked(tmp_path, clients=5, rounds=2, rate=1.0, fresh=True)
+    request = replace(world.privacy.plan, threshold=0.8)  # pyright: ignore[reportArgumentType]
+    world.privacy = replace(world.privacy, plan=request)
+    wire = Wire(world.clients(tmp_path))
+    server = world.conductor(tmp_path, wire)
+    assert server.step().took_part == 5
+    first = decode(next(iter(unpack(Ask, wire.asked[0][1]).tensors.values())).numpy().tobytes())
+    assert isinstance(first, Round)
+    assert first.threshold == 4
+    lower = replace(server.made.engine.plan, request=replace(request, threshold=0.5))
+    server.made = server.made._replace(engine=server.made.engine.under(lower))
+    told = server.step()
+    assert (told.took_part, told.refused) == (0, {"round": 5})
 
 
 def test_messages_of_the_last_turn_are_rejected_in_the_next(tmp_path: Path) -> None:

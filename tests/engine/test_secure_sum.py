@@ -20,6 +20,7 @@ from tacit.federation.devices import Devices
 from tacit.methods import Ditto, FedAvg, LocalOnly
 from tacit.privacy import requests as plans
 from tacit.privacy.clip import Fixed
+from tacit.secagg import local
 from tests.experiments.tiny import run as run_tiny
 from tests.experiments.tiny import tiny
 from tests.worlds import DISTRIBUTED, PRIVATE, largest_difference, run, states
@@ -50,6 +51,29 @@ def test_it_really_goes_through_the_protocol(monkeypatch: pytest.MonkeyPatch) ->
     one = ended(SECURE, FedAvg())
     assert len(cohorts) == 5
     assert all(len(set(cohort)) >= one.plan.release.coding.least for cohort in cohorts)  # type: ignore[attr-defined]
+
+
+def test_a_threshold_is_that_of_the_terms_and_leaves_the_sum_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    original = local.run
+    monkeypatch.setattr(
+        local, "run", lambda terms, rows: asked.append((len(terms.members), terms.threshold)) or original(terms, rows)
+    )
+    higher = Privacy(plans.Distributed(Fixed(0.5), secure_sum=True, threshold=0.75), (PRIVATE,))
+    one, other = ended(SECURE, FedAvg()), ended(higher, FedAvg())
+    assert largest_difference(one.progress.server.view.model, other.progress.server.view.model) == 0
+    half = len(asked) // 2
+    assert all(threshold == members // 2 + 1 for members, threshold in asked[:half])
+    assert all(threshold == -(-3 * members // 4) for members, threshold in asked[half:])
+    for wrong in (0.49, 1.1, float("nan")):
+        with pytest.raises(TacitError, match="threshold"):
+            plans.Distributed(threshold=wrong)
+
+
+def test_a_threshold_can_be_set_in_a_file_and_identifies_no_run() -> None:
+    given = tiny(*PLAIN_FILE, "privacy.threshold=0.75")
+    assert build(given).privacy.plan == plans.Distributed(Fixed(1.0), threshold=0.75)
+    assert fingerprint(given) == fingerprint(tiny(*PLAIN_FILE))
 
 
 def test_a_round_of_too_few_is_discarded_and_charged() -> None:

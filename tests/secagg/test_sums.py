@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.secagg.terms import Discarded, Terms, TooFew
+from tacit.secagg.terms import Discarded, Terms, TooFew, threshold_of
 from tests.secagg.rounds import STAGES, Round, inputs, plain, terms
 
 
@@ -57,3 +57,11 @@ def test_fewer_survivors_than_the_noise_needs_are_refused_by_server_and_members(
     of = terms(5, least=5)
     with pytest.raises(Discarded, match="4 of 5 members survived, but 5 are needed"):
         Round(of, inputs(of), {12: 2}).sum()
+
+
+def test_a_share_of_the_members_is_rounded_up_and_never_less_than_a_majority() -> None:
+    assert [threshold_of(n) for n in (1, 2, 3, 4, 5, 20)] == [1, 2, 2, 3, 3, 11]
+    assert [threshold_of(n, 0.7) for n in (1, 2, 3, 10, 11)] == [1, 2, 3, 7, 8]
+    assert threshold_of(10, 1.0) == 10
+    made = Terms.of("run", 0, tuple(range(20)), size=1, bits=8, least=3, share=0.7)
+    assert (made.threshold, made.least) == (14, 14)

@@ -45,12 +45,16 @@ def join(
     name: Annotated[str, typer.Option(help="What the others call you.")] = "",
     level: Annotated[str | None, typer.Option(help="Your privacy level; asked for if not given.")] = None,
     folder: Folder = None,
+    own_noise: Annotated[float | None, typer.Option(help="distributed: least noise multiplier of your share.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="distributed: least share of members who unmask.")] = None,
+    confirm_members: Annotated[bool, typer.Option(help="distributed: no member that you did not accept.")] = False,
 ) -> None:
     """Take part in a federation with your own data, which stays here. Without arguments: go on after a restart."""
     from rich.console import Console
 
     _needs_flower()
     from tacit.deployment import join as joining
+    from tacit.deployment.demands import Demands
 
     console, place = Console(highlight=False, markup=False), folder or Path("my-federation")
     if server:
@@ -60,7 +64,8 @@ def join(
         def ask(levels: list[str]) -> str:
             return typer.prompt(f"Your level ({', '.join(levels)})")
 
-        node = joining.join(server, invitation, data, name, level, place, console, ask)
+        demands = Demands(own_noise, threshold, confirm_members)
+        node = joining.join(server, invitation, data, name, level, place, console, ask, demands)
     else:
         node = joining.returning(place)
     console.print("Taking part; Ctrl-C to stop. Your data, your personal model and your account are in this folder.")
@@ -74,6 +79,25 @@ def leave(folder: Folder = None) -> None:
 
     joining.leave(folder or Path("my-federation"))
     typer.echo("left; the folder with your data, models and ledger is untouched")
+
+
+def members(
+    folder: Folder = None,
+    accept: Annotated[list[str] | None, typer.Option(help="A fingerprint that you have compared.")] = None,
+    own_noise: Annotated[float | None, typer.Option(help="The least noise multiplier of your own share.")] = None,
+) -> None:
+    """Show the members of a federation with the fingerprints of their keys, to compare with them by other means.
+
+    In a member's folder: those it knows, and those that wait to be accepted, since it was agreed on fewer or on others.
+    In a server's folder: everybody who has joined.
+    """
+    _needs_flower()
+    from tacit.deployment import members as listing
+
+    for line in listing.change(folder or Path("my-federation"), accept or (), own_noise):
+        typer.echo(line)
+    for line in listing.lines(folder or Path("my-federation")):
+        typer.echo(line)
 
 
 def _needs_flower() -> None:

@@ -9,6 +9,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from tacit.deployment.home import Home
+from tacit.engine.flower import schema
+from tacit.engine.flower.client import nothing, refused
 from tacit.engine.flower.grid import KEY, RECORD
 
 app = ClientApp()
@@ -16,10 +18,16 @@ app = ClientApp()
 
 @app.train()
 def answer(message: Message, context: Context) -> Message:
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    home = Home(Path(str(context.node_config["home"])))
-    blob = message.content.config_records[RECORD][KEY]
-    if not isinstance(blob, bytes):
-        raise TypeError("the message holds no bytes")
-    reply = home.client().answer(blob)
-    return Message(RecordDict({RECORD: ConfigRecord({KEY: reply})}), reply_to=message)
+    return Message(RecordDict({RECORD: ConfigRecord({KEY: reply_to(message, context)})}), reply_to=message)
+
+
+def reply_to(message: Message, context: Context) -> bytes:
+    """Flower would send the text of an exception to the server: whatever goes wrong, there is one plain refusal."""
+    try:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        blob = message.content.config_records[RECORD][KEY]
+        if not isinstance(blob, bytes):
+            raise TypeError("the message holds no bytes")
+        return Home(Path(str(context.node_config["home"]))).client().answer(blob)
+    except Exception as error:
+        return schema.pack(refused(nothing(""), error))

@@ -5,6 +5,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from tacit.deployment.demands import Demands, about_others
 from tacit.deployment.flower import Node, end
 from tacit.deployment.home import Agreement, Home
-from tacit.deployment.keys import fingerprint, make_node_key, sign
+from tacit.deployment.keys import fingerprint, key_fingerprint, make_node_key, sign
 from tacit.deployment.local import free_port
+from tacit.deployment.offer import Offer, read_offer
 from tacit.deployment.proxy import leaving
 from tacit.deployment.register import read_invitation
 from tacit.engine.checkpoint import write_atomically
@@ -25,6 +28,7 @@ from tacit.engine.flower.own import Rows
 from tacit.errors import TacitError
 from tacit.federation.data import hold_out
 from tacit.federation.tables import read_csv
+from tacit.privacy.levels import Level
 from tacit.privacy.statement import statement
 
 RETRY = 5.0  # seconds before a node that ended is started again
@@ -39,6 +43,7 @@ def join(
     folder: Path,
     console: Console,
     ask: Callable[[list[str]], str],
+    demands: Demands = Demands(),
 ) -> Node:
     """Registers with a one-time invitation; a client that has joined before is left as it is."""
     home = Home(folder)
@@ -46,22 +51,22 @@ def join(
         return returning(folder)
     token, mark = read_invitation(invitation)
     ca = _authority(server, mark, folder)
-    offer = _post(server, ca, "offer", {"invitation": token})
+    offer = read_offer(_post(server, ca, "offer", {"invitation": token}))
     _menu(offer, folder, console)
-    level = level or ask(list(offer["levels"]))
-    if level not in offer["levels"]:
-        raise TacitError(f"level '{level}' is not on the menu {sorted(offer['levels'])}")
+    level = level or ask(list(offer.levels))
+    if level not in offer.levels:
+        raise TacitError(f"level '{level}' is not on the menu {sorted(offer.levels)}")
+    word = demands.made(Agreement.to(offer, name, level))
     rows = _rows(data, offer)
-    key = make_node_key(folder / "node.key")
-    count = len(rows.x) if offer["rows"] else 0
-    told = {"invitation": token, "name": name, "level": level, "rows": count, "key": key.decode()}
-    _post(server, ca, "enrol", told)
-    chosen = offer["levels"][level]
-    promised = {each: chosen[each] for each in ("epsilon", "delta", "noise")}
-    word = Agreement(name, level, offer["plan"], evaluated=offer["evaluated"], **promised)
+    key = make_node_key(folder / "node.key").decode()
+    count = len(rows.x) if offer.rows else 0
+    _post(server, ca, "enrol", {"invitation": token, "name": name, "level": level, "rows": count, "key": key})
     home.settle(word, rows)
     write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
-    console.print(f"'{name}' has joined at level '{level}': {chosen['guarantee']}")
+    console.print(f"'{name}' has joined at level '{level}': {offer.levels[level].guarantee}")
+    console.print(f"The fingerprint of your key, by which others know you: {key_fingerprint(key)}", soft_wrap=True)
+    for line in about_others(offer, word):
+        console.print(line)
     return returning(folder)
 
 
@@ -76,7 +81,7 @@ def returning(folder: Path) -> Node:
 def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: False) -> None:
     """Keeps the node running until told to stop. After a crash the server refuses it for a minute: it tries again."""
     nursery, supernode, tried = node.nursery(), node.supernode(free_port()), time.monotonic()
-    custody, seen = Custody(node.home), -1
+    custody, seen, news = Custody(node.home), -1, News(Home(node.home))
     try:
         while not stop():
             time.sleep(0.5)
@@ -87,9 +92,28 @@ def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: Fals
             if (now := custody.answers()) != seen:
                 seen = now
                 console.print(f"answered {now} times; {_spent(node.home)}")
+            news.tell(console)
     finally:
         end(supernode, 5.0)
         end(nursery, 1.0)
+
+
+@dataclass
+class News:
+    """What the owner of a folder is told when it changes: who the other members are, and why it refused."""
+
+    home: Home
+    known: dict[str, str] = field(default_factory=dict)
+    refusal: str | None = None
+
+    def tell(self, console: Console) -> None:
+        for name, key in self.home.roster.known().items():
+            if self.known.get(name) != key:
+                self.known[name] = key
+                console.print(f"member '{name}' has the key {key_fingerprint(key)}", soft_wrap=True)
+        if (why := self.home.refusal) != self.refusal:
+            self.refusal = why
+            console.print(f"refused to take part: {why}")
 
 
 def leave(folder: Path) -> None:
@@ -135,12 +159,14 @@ def _post(server: str, ca: Path, what: str, content: dict[str, Any]) -> dict[str
     raise TacitError(f"the server refused: {reason}")
 
 
-def _menu(offer: dict[str, Any], folder: Path, console: Console) -> None:
+def _menu(offer: Offer, folder: Path, console: Console) -> None:
     """The levels in plain words, and what this client has spent already."""
-    console.print(f"'{offer['name']}' trains under plan '{offer['plan']}': {_plain(offer['plan'])}")
-    for name, level in offer["levels"].items():
-        console.print(f"  {name}: {level['guarantee']}. {_meaning(level)}")
-    if offer["evaluated"]:
+    console.print(f"'{offer.config.name}' trains under plan '{offer.plan}': {_plain(offer.plan)}")
+    for name, level in offer.levels.items():
+        console.print(f"  {name}: {level.guarantee}. {_meaning(level)}")
+    if offer.config.privacy.allow_large_delta:
+        console.print("The experiment allows a delta of 1/n and more: somebody's data could be published whole.")
+    if offer.evaluated:
         console.print(
             "Now and then you report how good the models are on rows that you hold out: with noise, within the epsilon "
             "of your level; plainly if you opt out."
@@ -148,6 +174,10 @@ def _menu(offer: dict[str, Any], folder: Path, console: Console) -> None:
     console.print(f"Spent so far: {_spent(folder)}")
 
 
+_SHARES = (
+    "your machine adds a share of the noise, and the server sees only the sum of all updates; this protects you as far "
+    "as the other members are real and do not work together with the server"
+)
 PLAIN = {
     "open": "nothing is protected",
     "central": "you trust the server with your update; it adds noise before anybody else sees anything",
@@ -155,8 +185,8 @@ PLAIN = {
     "local": "noise is added on your machine; you need to trust nobody with your update",
     "record": "noise is added on your machine, to every step; each single row of yours is protected, from everybody",
     "stepwise": "noise is added on your machine, in every step; you need to trust nobody with your update",
-    "distributed": "your machine adds a share of the noise, and the server sees only the sum of all updates",
-    "distributed-released": "your machine adds a share of the noise, and the server sees only the sum of all updates; "
+    "distributed": _SHARES,
+    "distributed-released": f"{_SHARES}; "
     "epsilon limits what the models tell to those who do not know when you took part, not what they tell to the server",
 }
 
@@ -166,15 +196,15 @@ def _plain(plan: str) -> str:
     return PLAIN[plan.removesuffix("-rota")] + rota
 
 
-def _meaning(level: dict[str, Any]) -> str:
-    if level["epsilon"] is None and level["noise"] is None:
+def _meaning(level: Level) -> str:
+    if not level.private:
         return "Whoever sees the models may learn what your data is."
-    if level["epsilon"] is None:
+    if level.epsilon is None:
         return "There is noise, and no limit on how much is spent in the end."
-    factor = np.exp(min(level["epsilon"], 50.0))
+    factor = np.exp(min(level.epsilon, 50.0))
     return (
         f"Whatever anybody concludes from the models, they would conclude it with at most {factor:,.3g} times the "
-        f"probability without your data, save for a chance of about {level['delta']:g}."
+        f"probability without your data, save for a chance of about {level.delta:g}."
     )
 
 
@@ -185,14 +215,20 @@ def _spent(folder: Path) -> str:
         return "; ".join(line.words.partition(":")[0] for line in statement(ledger)) or "nothing"
 
 
-def _rows(data: Path, offer: dict[str, Any]) -> Rows:
-    """The table as rows of the federation's shape, a fifth of them held out."""
-    table = read_csv(data, client=None, label=offer["label"])
-    shape = tuple(offer["inputs"])
+def _rows(data: Path, offer: Offer) -> Rows:
+    """The table as rows of the federation's shape, a fifth of them held out.
+
+    Whatever is wrong with it is said now, to its owner: later, a refusal for it would tell the server something.
+    """
+    table, shape = read_csv(data, client=None, label=offer.label), offer.inputs
     if table.x.shape[1] != int(np.prod(shape)):
         raise TacitError(f"{data} has {table.x.shape[1]} feature columns, and the federation's rows have {shape}")
-    if len(table.y) and not 0 <= int(table.y.min()) <= int(table.y.max()) < offer["classes"]:
-        raise TacitError(f"{data} has labels outside 0 to {offer['classes'] - 1}: number the classes alike everywhere")
+    if len(table.y) and not 0 <= int(table.y.min()) <= int(table.y.max()) < offer.classes:
+        raise TacitError(f"{data} has labels outside 0 to {offer.classes - 1}: number the classes alike everywhere")
+    if not np.isfinite(table.x).all():
+        raise TacitError(f"{data} has NaN or infinity: drop or impute these values")
     train, test = hold_out(len(table.x), 0.2, 0, 0)
+    if not len(train):
+        raise TacitError(f"{data} has {len(table.x)} rows, none of them to train on: give more")
     x, y = torch.from_numpy(table.x.astype(np.float32)).reshape(-1, *shape), torch.from_numpy(table.y.astype(np.int64))
     return Rows(x[train], y[train], x[test], y[test])

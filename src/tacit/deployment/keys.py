@@ -1,6 +1,7 @@
 """Certificates and keys of a federation: a certificate authority of its own, the server's certificate, node keys."""
 # pyright: reportMissingImports=false
 
+import base64
 import hashlib
 import ipaddress
 import os
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tacit.engine.checkpoint import write_atomically
+from tacit.errors import TacitError
 
 _LIFE = timedelta(days=825)
 _CURVE = ec.SECP384R1()
@@ -36,6 +38,15 @@ def fingerprint(certificate: bytes) -> str:
     return hashlib.sha256(
         x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
     ).hexdigest()
+
+
+def key_fingerprint(public_key: str) -> str:
+    """Of a public key in OpenSSH's form, as `ssh-keygen -l` shows it: what people read to each other."""
+    try:
+        blob = base64.b64decode(public_key.split()[1], validate=True)
+    except (IndexError, ValueError):
+        raise TacitError(f"'{public_key[:40]}' is no public key in OpenSSH's form") from None
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def make_node_key(path: Path) -> bytes:

@@ -4,7 +4,6 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,9 @@ from rich.table import Table
 from tacit.deployment import experiment
 from tacit.deployment.flower import LOOPBACK, Link
 from tacit.deployment.home import Agreement
+from tacit.deployment.keys import key_fingerprint
 from tacit.deployment.local import Local
+from tacit.deployment.offer import Offer
 from tacit.deployment.office import Office, Settings
 from tacit.deployment.register import Member, Register
 from tacit.deployment.supervise import Site
@@ -54,18 +55,17 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
         raise TacitError(f"the data has {data.clients} clients, not {clients}: use --local {data.clients}")
     choices = build_privacy(config).choose(data, config.seed)
     plain = config.model_copy(update={"choices": {}})
-    plan, evaluated = experiment.plan_name(plain), experiment.evaluates(plain)
+    offer = Offer(experiment.text_of(plain), data.input_shape, data.classes, clients)
     with Local(folder) as fed:
         seats = []
         for k, name in enumerate(data.ids):
             own, test, level = data.rows(k), data.test_rows(k), choices.of(k)
             rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-            promised = {each: getattr(level, each) for each in ("epsilon", "delta", "noise")}
-            word = Agreement(name, level.name, plan, evaluated=evaluated, **promised)
-            key = fed.admit(word, rows)
+            key = fed.admit(Agreement.to(offer, name, level.name), rows)
             seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
             fed.start(name)
-            console.print(f"node '{name}' joins at level '{level.name}': {level.guarantee}")
+            said = f"node '{name}' joins at level '{level.name}': {level.guarantee}; its key is {key_fingerprint(key)}"
+            console.print(said, soft_wrap=True)
         terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
         office = Office(folder / "server" / "run")
         office.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
@@ -152,7 +152,8 @@ def _gather(register: Register, nodes: int, address: str, console: Console) -> N
         here = [member for member in register.members() if not member.left]
         for number, member in enumerate(here, 1):
             if member.name not in known:
-                console.print(f"'{member.name}' joined at level '{member.level}' ({number} of {nodes})")
+                said = f"'{member.name}' joined at level '{member.level}' ({number} of {nodes}); its key is "
+                console.print(said + key_fingerprint(member.key), soft_wrap=True)
                 known.add(member.name)
         if len(here) >= nodes:
             return
@@ -161,19 +162,10 @@ def _gather(register: Register, nodes: int, address: str, console: Console) -> N
 
 def _offer(config: Config, table: FederationTable, folder: Path) -> None:
     """What somebody with an invitation is told before joining."""
-    privacy = build_privacy(config)
-    offer = {
-        "name": config.name,
-        "experiment": experiment.text_of(config),
-        "inputs": table.inputs,
-        "classes": table.classes,
-        "label": table.label,
-        "plan": experiment.plan_name(config),
-        "rows": experiment.rows_are_public(config),
-        "evaluated": experiment.evaluates(config),
-        "levels": {level.name: asdict(level) | {"guarantee": level.guarantee} for level in privacy.levels},
-    }
-    (folder / "offer.json").write_text(json.dumps(offer, indent=2))
+    assert table.inputs is not None
+    assert table.classes is not None
+    offer = Offer(experiment.text_of(config), tuple(table.inputs), table.classes, table.nodes, table.label)
+    (folder / "offer.json").write_text(json.dumps(offer.content(), indent=2))
 
 
 def _terms(config: Config, table: FederationTable, members: list[Member]) -> Terms:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tacit.errors import TacitError
 from tacit.privacy.distributed import BODY, Distributed
+from tacit.privacy.distributed_plan import Distributed as Request
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Totals
 
@@ -37,16 +38,22 @@ def totals(plan: Plan, blank: Totals, parts: Iterable[tuple[np.ndarray, Totals]]
         raise TacitError(f"plan '{plan.name}' has no integers to sum securely: leave out secure_sum")
     if len(rows) < max(release.coding.least, 1):
         return blank._replace(members=members)
-    total = _sum(rows, release.coding.bits, release.coding.least, seed, round)
+    coding = release.coding
+    total = _sum(rows, coding.bits, coding.least, threshold_share(plan), seed, round)
     body = torch.zeros_like(blank.body[BODY])
     body[0] = total
     return blank._replace(body={BODY: body}, members=members)
 
 
-def _sum(rows: dict[int, Tensor], bits: int, least: int, seed: int, round: int) -> Tensor:
+def threshold_share(plan: Plan) -> float:
+    """The share of a cohort that must stay to the end, as the plan was asked for."""
+    return plan.request.threshold if isinstance(plan.request, Request) else 0.5
+
+
+def _sum(rows: dict[int, Tensor], bits: int, least: int, share: float, seed: int, round: int) -> Tensor:
     from tacit.secagg.local import run
     from tacit.secagg.terms import Terms
 
     size = len(next(iter(rows.values())))
-    terms = Terms.of(f"simulation of seed {seed}", round, tuple(rows), size=size, bits=bits, least=least)
+    terms = Terms.of(f"simulation of seed {seed}", round, tuple(rows), size=size, bits=bits, least=least, share=share)
     return torch.from_numpy(run(terms, {client: row.numpy() for client, row in rows.items()}).total)

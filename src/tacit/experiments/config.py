@@ -37,6 +37,7 @@ NOT_IN_RESULT = (
     ("run", "device"),
     ("run", "checkpoint_every"),
     ("privacy", "secure_sum"),
+    ("privacy", "threshold"),
 )
 """Keys that leave the result as it is: the fingerprint does not see them."""
 

@@ -142,6 +142,7 @@ class PrivacyTable(Table):
     budget: Literal["server", "released"] | None = None
     secure_sum: bool | None = None
     noise: Literal["fast", "exact"] | None = None  # of a simulation: fast if left out; a federation's is exact
+    threshold: Annotated[float, Field(ge=0.5, le=1)] | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     allow_large_delta: bool = False
 

@@ -9,6 +9,7 @@ Neighbours: zero-out, a client's contribution or zero, its noise share sent in b
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
@@ -88,7 +89,8 @@ class Distributed:
 
     `budget`: the figure that a level's epsilon limits, "server" or "released". The noise is calibrated to
     `participations` of one client (default: what 99% of the clients stay below), or to all rounds. `secure_sum`: a
-    simulation, too, makes the sum by secure aggregation, which takes time and gives the same.
+    simulation, too, makes the sum by secure aggregation, which takes time and gives the same. `threshold`: the share of
+    a cohort that must stay to the end for its sum to be unmasked; more than half of it, if 0.5.
     """
 
     clip: Clip = field(default_factory=Fixed)
@@ -97,12 +99,15 @@ class Distributed:
     participations: int | None = None
     project: bool = False
     secure_sum: bool = field(default=False, repr=False)  # leaves the result as it is, so that it identifies no run
+    threshold: float = field(default=0.5, repr=False)  # the same
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, Fixed):
             raise TacitError("the distributed plan needs a fixed clip bound, not a moving one: set clip to a number")
         if self.budget not in ("server", "released"):
             raise TacitError(f"budget is {self.budget!r}: name the figure that it limits, 'server' or 'released'")
+        if not 0.5 <= self.threshold <= 1:
+            raise TacitError(f"threshold is {self.threshold}: give a share of the cohort from 0.5 (a majority) to 1")
 
     def plan(self, setting: Setting) -> Plan:
         if self.budget == "released" and setting.most is not None:
@@ -195,6 +200,28 @@ class Distributed:
         gaussian = _central(level, setting, times if self.budget == "server" else None)
         ratio = coding.std / (gaussian * coding.bound)
         return f"the mean has {ratio:.3g} times the noise (std) that a trusted server would add for the same figure"
+
+
+def own_noise(plan: Plan) -> float:
+    """The noise multiplier that a client's own share gives it: all that is left if everybody else helps the server.
+
+    Infinite for a plan whose noise is not in shares: nobody else takes part in it.
+    """
+    release = plan.release
+    return math.sqrt(release.coding.share) / release.coding.l2 if isinstance(release, Release) else math.inf
+
+
+def epsilon_alone(plan: Plan) -> float:
+    """Epsilon against a server that knows all other shares, after the participations that the plan is sized for.
+
+    Evaluations are in it, all of them.
+    """
+    history = Counter[Any]()
+    for each in (plan, plan.evaluation.plan if plan.evaluation is not None else None):
+        if each is not None and isinstance(each.release, Release) and isinstance(each.request, Distributed):
+            coding, times = each.release.coding, participations_of(each.request.participations, each.setting)
+            history[SkellamDpEvent(coding.share, coding.l2, coding.l1)] += times
+    return answer(history, only_level(plan.setting).delta or 0.0, ZERO_OUT, "rdp").epsilon
 
 
 def _central(level: Level, setting: Setting, times: int | None) -> float:

@@ -1,6 +1,7 @@
 """What a round's members agree on before anything secret exists, and the ways in which a round can fail."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -63,11 +64,20 @@ class Terms:
 
     @classmethod
     def of(
-        cls, run: str, round: int, members: tuple[int, ...], *, size: int, bits: int, least: int = 1, attempt: int = 0
+        cls,
+        run: str,
+        round: int,
+        members: tuple[int, ...],
+        *,
+        size: int,
+        bits: int,
+        least: int = 1,
+        share: float = 0.5,
+        attempt: int = 0,
     ) -> "Terms":
-        """The usual ones: a majority unmasks, and at least `least` inputs are in the sum."""
-        majority = len(members) // 2 + 1
-        return cls(run, round, tuple(sorted(members)), size, bits, majority, max(least, majority), attempt)
+        """`share` of the members unmask, and a majority at the least; at least `least` inputs are in the sum."""
+        threshold = threshold_of(len(members), share)
+        return cls(run, round, tuple(sorted(members)), size, bits, threshold, max(least, threshold), attempt)
 
     @cached_property
     def digest(self) -> bytes:
@@ -77,6 +87,11 @@ class Terms:
     def points(self) -> dict[int, int]:
         """Where each member's shares lie on the polynomials: 1 to n, in the order of members."""
         return {member: place for place, member in enumerate(self.members, 1)}
+
+
+def threshold_of(members: int, share: float = 0.5) -> int:
+    """How many of so many members must stay to the end: a `share` of them, and always more than half."""
+    return max(members // 2 + 1, math.ceil(share * members - 1e-9))  # 0.7 * 10 is a little more than 7
 
 
 def _short(members: tuple[int, ...]) -> str:

@@ -5,6 +5,7 @@ turn that was answered with fresh noise is not answered again. Where its disk is
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,12 +31,20 @@ from tacit.privacy.plan import Plan
 from tacit.privacy.release import Grouped, Message, Open
 
 Assemble = Callable[[Terms], Assembled]
-"""The terms and the client's own data, checked and calibrated."""
+"""The terms and the client's own data, checked and calibrated. It refuses by what is public alone, never by data."""
 REPEATS = 4  # a run whose every round is repeated more often than this is not one to take part in
 
 
 class Refusal(TacitError):
-    """The client does not take part, for a reason that depends on no data."""
+    """The client does not take part. The server is told the `reason`, a word that depends on no data, and no more.
+
+    "terms" is the one reason for all that the client does not like in a run's terms, and for whatever went wrong that
+    nobody thought of: a server that tries one set of terms after the other learns nothing from which of them fails.
+    """
+
+    def __init__(self, reason: str, why: str = "") -> None:
+        super().__init__(f"{reason}: {why}" if why else reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -48,20 +57,27 @@ class Client:
     fresh: bool = True
     key: Path | None = None  # its node's private key, for plans whose sums are masked
     sums_in_the_open: bool = False  # sends without a mask what only a sum should show: to try things out
+    note: Callable[[str], None] = lambda why: None  # where the client's own people read why it refused
 
     def answer(self, blob: bytes) -> bytes:
-        """The reply to a message of the server. Refusals are replies, too; only the unreadable raises."""
-        ask = schema.unpack(Ask, blob)
-        reply = Answer(ask.run, ask.kind, ask.round, ask.turn, self.name)
+        """The reply to a message of the server. It never raises: what goes wrong is a refusal, too."""
+        reply = nothing(self.name)
         try:
-            reply = replace(reply, tensors=self._take_part(ask))
-        except Refusal as refusal:
-            reply = replace(reply, refused=str(refusal))
-        except StorageError:
-            reply = replace(reply, refused="storage")
-        except TacitError as error:
-            reply = replace(reply, refused=error.reason if isinstance(error, Rejected) else "terms")
-        return schema.pack(standing(self.custody, reply))
+            ask = schema.unpack(Ask, blob)
+            reply = replace(reply, run=ask.run, kind=ask.kind, round=ask.round, turn=ask.turn)
+            return schema.pack(standing(self.custody, replace(reply, tensors=self._take_part(ask))))
+        except Exception as error:  # its text would go to the server
+            self._note(error)
+            return schema.pack(self._with_heads(refused(reply, error)))
+
+    def _with_heads(self, reply: Answer) -> Answer:
+        with suppress(Exception):
+            return standing(self.custody, reply)
+        return reply
+
+    def _note(self, error: Exception) -> None:
+        with suppress(Exception):
+            self.note(str(error) if isinstance(error, TacitError) else f"{type(error).__name__}: {error}")
 
     def _take_part(self, ask: Ask) -> Tree:
         terms = read_terms(ask.terms)
@@ -157,11 +173,25 @@ class Client:
         return replace(made.engine, seed=self.custody.secret(run), noise=lambda _: Secure(), programs={})
 
 
+def nothing(name: str) -> Answer:
+    """The answer to a question that could not be read."""
+    return Answer("", "train", 0, 0, name)
+
+
+def refused(reply: Answer, error: Exception) -> Answer:
+    """What the server is told of something that went wrong."""
+    if isinstance(error, Refusal | Rejected):
+        return replace(reply, refused=error.reason)
+    return replace(reply, refused="storage" if isinstance(error, StorageError) else "terms")
+
+
 def _check_turn(ask: Ask, plan: Plan) -> None:
     """No more evaluations than were agreed to, and no more turns than a run with some mishaps has."""
     times = 0 if plan.evaluation is None else plan.evaluation.plan.setting.rounds
     if len(ask.evaluated) > times:
         raise Rejected("round", f"{len(ask.evaluated)} evaluations where {times} were agreed to")
+    if not 0 <= ask.round <= plan.setting.rounds:
+        raise Rejected("round", f"round {ask.round} of {plan.setting.rounds}")
     if not 0 <= ask.turn < REPEATS * (plan.setting.rounds + times + 1):
         raise Rejected("round", f"turn {ask.turn} of {plan.setting.rounds} rounds")
 

@@ -13,7 +13,6 @@ from tacit.engine.flower.admit import admitted, blank, gathered, summed
 from tacit.engine.flower.schema import Arrived, Ask, Rejected
 from tacit.engine.flower.terms import Terms
 from tacit.engine.vectorised import Vectorised
-from tacit.privacy.distributed import Distributed
 from tacit.privacy.release import Message, Totals
 
 
@@ -60,9 +59,7 @@ class Hearing:
             wire = {names[k]: each for k, each in asks.items()}
             return ((places[name], blob) for name, blob in self.send(wire) if name in wire)
 
-        release = self.engine.plan.release
-        assert isinstance(release, Distributed)
-        found = masked.collect(self.terms, ask, cohort, release, send)
+        found = masked.collect(self.terms, ask, cohort, self.engine.plan, send)
         totals = masked.totals(self.engine.nothing(self.upload), found)
         return Heard(totals, None, len(found.survivors), found.refused, found.rejected)
 
@@ -78,7 +75,7 @@ class Hearing:
                     raise Rejected("sender", f"{name!r} was not asked")
                 answer = schema.checked(schema.unpack(schema.Answer, blob, schema.room(like)), ask, name)
                 if answer.refused:
-                    refused[answer.refused[:40]] += 1
+                    refused[schema.word(answer.refused)] += 1
                 elif places[name] in found:
                     raise Rejected("duplicate", f"{name!r} answered twice")
                 else:

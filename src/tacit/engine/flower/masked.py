@@ -20,6 +20,7 @@ from tacit.engine.flower import schema
 from tacit.engine.flower.custody import Custody
 from tacit.engine.flower.schema import Answer, Arrived, Ask, Rejected
 from tacit.engine.flower.terms import Terms
+from tacit.engine.secure_sum import threshold_share
 from tacit.privacy.distributed import BODY, Distributed
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Totals
@@ -27,7 +28,7 @@ from tacit.secagg import client as members
 from tacit.secagg.identity import Identity, KeyRing, KeySigner
 from tacit.secagg.messages import Delivery, decode, encode, largest
 from tacit.secagg.server import Masking, Stage, Sum, open_round
-from tacit.secagg.terms import Discarded, Refused
+from tacit.secagg.terms import Discarded, Refused, threshold_of
 from tacit.secagg.terms import Terms as Round
 
 KEY = "mask"
@@ -80,6 +81,8 @@ def _agreed(round: Round, ask: Ask, plan: Plan, clients: int) -> None:
     expected = (ask.run, ask.turn, coding.padded, coding.bits)
     if (round.run, round.round, round.size, round.bits) != expected or round.least < coding.least:
         raise Rejected("round", "the sum is not of the run, turn, size, bits or least number that was agreed")
+    if round.threshold < threshold_of(len(round.members), threshold_share(plan)):
+        raise Rejected("round", f"{round.threshold} of {len(round.members)} members could unmask the sum: too few")
     if round.members[-1] >= clients:
         raise Rejected("sender", "a member is not on the roster")
 
@@ -91,13 +94,15 @@ class Collected(NamedTuple):
     rejected: Counter
 
 
-def collect(terms: Terms, ask: Ask, cohort: np.ndarray, release: Distributed, send: Send) -> Collected:
+def collect(terms: Terms, ask: Ask, cohort: np.ndarray, plan: Plan, send: Send) -> Collected:
     """The server's part: five stages, each to its deadline. Whoever says nothing in one has dropped out of the rest."""
-    coding, refused, rejected = release.coding, Counter(), Counter()
+    release, refused, rejected = plan.release, Counter(), Counter()
+    assert isinstance(release, Distributed)
+    coding, share = release.coding, threshold_share(plan)
     places = tuple(int(k) for k in np.sort(cohort))
     if len(places) < max(coding.least, 1):
         return Collected(None, (), refused, rejected)
-    round = Round.of(ask.run, ask.turn, places, size=coding.padded, bits=coding.bits, least=coding.least)
+    round = Round.of(ask.run, ask.turn, places, size=coding.padded, bits=coding.bits, least=coding.least, share=share)
     now: Stage | Sum = open_round(round, ring(terms))
     outgoing: Mapping[int, Any] = dict.fromkeys(places, round)
     try:
@@ -127,7 +132,7 @@ def _received(
     try:
         answer = schema.checked(schema.unpack(Answer, blob, most + schema.SLACK), ask, terms.names[place])
         if answer.refused:
-            refused[answer.refused[:40]] += 1
+            refused[schema.word(answer.refused)] += 1
             return now
         return now.receive(place, decode(_bytes(answer.tensors), most))
     except Rejected as error:

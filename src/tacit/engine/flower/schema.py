@@ -6,6 +6,7 @@ Whatever does not fit is a `Rejected` with a reason that can be counted.
 # pyright: reportMissingImports=false
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -21,6 +22,7 @@ from tacit.errors import TacitError
 
 VERSION: Final = 3
 SLACK: Final = 65_536  # bytes that a header may take beside the numbers
+_WORD: Final = re.compile(r"[a-z][a-z ]{0,39}")
 Kind = Literal["train", "mask", "close", "heads"]
 Reason = Literal[
     "size", "malformed", "version", "run", "round", "sender", "duplicate", "shape", "not finite", "huge", "ledger"
@@ -183,6 +185,11 @@ def checked(answer: Answer, ask: Ask, client: str) -> Answer:
     if answer.client != client:
         raise Rejected("sender", f"in the name of {answer.client[:40]!r}, from {client!r}")
     return answer
+
+
+def word(text: str) -> str:
+    """A client's reason as it may be counted and shown: a few letters, whatever it sent."""
+    return text if _WORD.fullmatch(text) else "another reason"
 
 
 def norm_at_most(body: Mapping[str, Tensor], most: float) -> None:

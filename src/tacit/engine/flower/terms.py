@@ -3,11 +3,22 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tacit.engine.flower.schema import Rejected
+from tacit.errors import TacitError
+
+MOST_ROWS: Final = 2**31
+
+
+def checked_rows(rows: object, public: bool) -> int:
+    """The number of rows that somebody has told: 1 to 2^31 where the plan makes it public, else 0."""
+    if isinstance(rows, bool) or not isinstance(rows, int) or not int(public) <= rows <= MOST_ROWS * public:
+        wanted = "a whole number from 1 to 2^31" if public else "0, since the plan makes no numbers of rows public"
+        raise TacitError(f"the number of rows is {str(rows)[:40]!r}: tell {wanted}")
+    return rows
 
 
 @dataclass(frozen=True)
@@ -46,8 +57,8 @@ class Terms:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Public numbers of rows; 1 where they are nobody's business."""
-        return np.array([max(seat.rows, 1) for seat in self.roster], dtype=np.int64)
+        """The public numbers of rows, for plans that make them so."""
+        return np.array([checked_rows(seat.rows, True) for seat in self.roster], dtype=np.int64)
 
     def place(self, name: str) -> int:
         if name not in self.names:
@@ -60,7 +71,8 @@ def read_terms(text: str) -> Terms:
     try:
         content: dict[str, Any] = json.loads(text)
         roster = tuple(
-            Seat(str(s["name"]), str(s["level"]), int(s["rows"]), str(s["key"])) for s in content.pop("roster")
+            Seat(str(s["name"]), str(s["level"]), checked_rows(s["rows"], s["rows"] != 0), str(s["key"]))
+            for s in content.pop("roster")
         )
         terms = Terms(
             run=str(content.pop("run")),
