@@ -75,17 +75,23 @@ class Training:
 class Privacy:
     """A plan, a menu of levels, and the clients' choices: a share for each level, or a level for each client.
 
+    Without a plan, levels that promise something are kept by `Grouped`; a menu that promises nothing is `Open`. A level
+    that promises something under `Open`, which adds no noise, is refused where anything is uploaded (`assemble`).
     A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`. `changes`: who moves
     to another level after how many rounds, where that is known beforehand; see also `Run.change`.
     """
 
-    plan: Request = field(default_factory=plans.Open)
+    plan: Request = None  # type: ignore[assignment]  # never None once it is made
     levels: tuple[Level, ...] = (Level("open"),)
     choices: Mapping[str, Share] | Mapping[str, str] = field(default_factory=dict)
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
     changes: tuple[Change, ...] = ()
     evaluation: Evaluation | None = field(default=None, repr=False)  # of private clients, in a deployment
+
+    def __post_init__(self) -> None:
+        if self.plan is None:
+            object.__setattr__(self, "plan", default_plan(self.levels))
 
     def choose(self, federation: Federation, seed: int) -> Choices:
         menu = Menu(self.levels)
@@ -96,6 +102,11 @@ class Privacy:
         if chosen:
             return by_client(menu, federation.ids, chosen)
         return by_fraction(menu, federation.clients, shares, seed, federation.class_counts())
+
+
+def default_plan(levels: Sequence[Level]) -> Request:
+    """The plan where none is named, in Python as in a file: what is promised is kept."""
+    return plans.Grouped() if any(level.private for level in levels) else plans.Open()
 
 
 class Assembled(NamedTuple):
@@ -124,6 +135,8 @@ def assemble(
     task, start = ModuleTask(model), params(model)
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start)
+    if shapes.upload:
+        _refuse_empty_promises(privacy)
     plan = _plan(privacy, _setting(federation, privacy, training, sizes, shapes))
     _even(plan, training)
     _rehearse(plan, privacy.changes)
@@ -140,6 +153,16 @@ def assemble(
         device=device_of(training.device),
     )
     return Assembled(engine, shapes)
+
+
+def _refuse_empty_promises(privacy: Privacy) -> None:
+    """Where nothing is uploaded any promise is kept."""
+    promised = [level for level in privacy.levels if level.private]
+    if isinstance(privacy.plan, plans.Open) and promised:
+        raise TacitError(
+            f"level '{promised[0].name}' promises {promised[0].guarantee}, and the plan Open adds no noise: "
+            "leave out the plan or use Grouped, or leave out the level's epsilon and noise"
+        )
 
 
 def _setting(federation: Federation, privacy: Privacy, training: Training, sizes: np.ndarray, shapes: Probe) -> Setting:
