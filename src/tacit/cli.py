@@ -238,9 +238,12 @@ def ledger(
         raise typer.Exit(int(any(line.passed is False for line in found)))
     from tacit.experiments.budget import ledger_table
     from tacit.experiments.changes import changes_table
-    from tacit.experiments.runs import ledger_in
+    from tacit.experiments.runs import Folder, ledger_in
+    from tacit.privacy.statement import SIMULATION
 
     path = ledger_in(folder)
+    if Folder(folder).facts.is_file():
+        typer.echo(SIMULATION)
     parts = [changes_table(path, all_, client)]
     if client is None or parts == [None]:
         parts = [ledger_table(path, all_, client), *parts]

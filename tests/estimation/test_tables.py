@@ -10,9 +10,13 @@ import typer
 from typer.testing import CliRunner
 
 from tacit.cli import Commands
+from tacit.cli import app as whole
 from tacit.estimation import BernoulliRates, GaussianMeans, files
 from tacit.estimation.cli import estimate
+from tacit.privacy.gaussian import gaussian_epsilon, gaussian_multiplier
+from tacit.privacy.ledger import Ledger, statement
 from tacit.privacy.messages import RandomisedResponse
+from tacit.privacy.statement import SIMULATION, shown
 
 app = typer.Typer(cls=Commands)
 app.add_typer(estimate, name="estimate")
@@ -139,3 +143,108 @@ def test_options_that_contradict_each_other_are_refused(counts: Path) -> None:
         assert told.exit_code == 2
         assert word in told.output
     assert run("rates", counts.with_name("none.csv"), *RATES, *out).exit_code == 2
+
+
+PRIVATE = ("--epsilon", 1)
+
+
+def test_asking_twice_costs_twice_and_is_said(counts: Path) -> None:
+    kept = counts.with_name("counts.csv.ledger.sqlite")
+    for times, total in ((1, "1"), (2, "2"), (3, "3")):
+        told = run("rates", counts, *RATES, *PRIVATE, "-o", counts.with_name(f"o{times}.csv"))
+        assert told.exit_code == 0, told.output
+        assert f"epsilon {total} in all (client-level, replace, pure)" in " ".join(told.output.split())
+    with Ledger.read(kept) as ledger:
+        (line,) = statement(ledger)
+    assert line.epsilon == pytest.approx(3.0, abs=1e-9)
+    assert line.rounds == 3
+
+
+def test_gaussian_messages_compose_and_other_deltas_add_up(counts: Path) -> None:
+    def ask(number: int, *more: Any) -> str:
+        options = (*RATES, "--message", "gaussian", *PRIVATE, *more, "-o", counts.with_name(f"o{number}.csv"))
+        told = run("rates", counts, *options)
+        assert told.exit_code == 0, told.output
+        return " ".join(told.output.split())
+
+    assert "epsilon 1 in all (client-level, replace, delta 1e-05)" in ask(1, "--delta", 1e-5)
+    both = gaussian_epsilon(gaussian_multiplier(1.0, 1e-5) / 2**0.5, 1e-5)
+    assert 1 < both < 2
+    assert f"epsilon {shown(both)} in all" in ask(2, "--delta", 1e-5)
+    assert f"epsilon {shown(both + 1)} in all (client-level, replace, delta 1.1e-05)" in ask(3, "--delta", 1e-6)
+
+
+def test_a_budget_stops_the_question_that_would_pass_it(counts: Path) -> None:
+    for number, code in ((1, 0), (2, 0), (3, 2)):
+        told = run("rates", counts, *RATES, *PRIVATE, "--budget", 2, "-o", counts.with_name(f"o{number}.csv"))
+        assert told.exit_code == code, told.output
+    assert "would take the clients to epsilon 3, past the budget of 2" in " ".join(told.output.split())
+    assert not counts.with_name("o3.csv").exists()
+    with Ledger.read(counts.with_name("counts.csv.ledger.sqlite")) as ledger:
+        assert ledger.rounds() == 1
+
+
+def test_the_ledger_may_lie_elsewhere_and_can_be_read(counts: Path) -> None:
+    kept = counts.with_name("asked.sqlite")
+    assert run("rates", counts, *RATES, *PRIVATE, "--ledger", kept, "-o", counts.with_name("o.csv")).exit_code == 0
+    assert not counts.with_name("counts.csv.ledger.sqlite").exists()
+    told = CliRunner(env={"COLUMNS": "200"}).invoke(whole, ["ledger", str(kept)])
+    assert "each client, pure" in told.output
+    assert "│ 1 " in told.output
+
+
+def test_what_failed_or_sent_nothing_is_not_charged(counts: Path) -> None:
+    kept = counts.with_name("counts.csv.ledger.sqlite")
+    assert run("rates", counts, *RATES, "-o", counts.with_name("o.csv")).exit_code == 0
+    known = ("--prior-mean", 0.5, "--prior-variance", 0.01)
+    assert run("rates", counts, *RATES, *PRIVATE, *known, "-o", counts.with_name("p.csv")).exit_code == 0
+    pd.read_csv(counts).assign(wins=99).to_csv(counts, index=False)
+    assert run("rates", counts, *RATES, *PRIVATE, "-o", counts.with_name("q.csv")).exit_code == 2
+    assert not kept.exists()
+
+
+def test_seeded_messages_are_marked_as_a_simulation(counts: Path) -> None:
+    seeded = run("rates", counts, *RATES, *PRIVATE, "-o", counts.with_name("a.csv"))
+    assert SIMULATION in " ".join(seeded.output.split())
+    secure = tuple(each for each in RATES if each not in ("--seed", 3))
+    told = run("rates", counts, *secure, *PRIVATE, "-o", counts.with_name("b.csv"))
+    assert told.exit_code == 0
+    assert "simulation" not in told.output
+    given = pd.read_csv(counts)
+    fitted = BernoulliRates(message=RandomisedResponse(1.0), seed=3).fit(given["wins"], trials=given["n"])
+    assert SIMULATION in fitted.privacy_
+
+
+def test_the_input_is_never_written_over_and_nothing_else_without_force(counts: Path, tmp_path: Path) -> None:
+    before = counts.read_bytes()
+    link = tmp_path / "link.csv"
+    link.hardlink_to(counts)
+    for out in (counts, link, tmp_path / "." / "counts.csv"):
+        for force in ((), ("--force",)):
+            told = run("rates", counts, *RATES, *force, "-o", out)
+            assert told.exit_code == 2
+            assert "is the table that is read" in told.output
+    assert counts.read_bytes() == before
+    plain = tuple(each for each in RATES if each != "--no-pictures")
+    for name in ("o.csv", "o.png", "o.html"):
+        (tmp_path / name).write_text("mine")
+        told = run("rates", counts, *plain, "-o", tmp_path / "o.csv")
+        assert told.exit_code == 2
+        assert f"{name} is there already" in "".join(told.output.split("\n"))
+        assert (tmp_path / name).read_text() == "mine"
+        (tmp_path / name).unlink()
+    (tmp_path / "o.csv").write_text("mine")
+    assert run("rates", counts, *RATES, "--force", "-o", tmp_path / "o.csv").exit_code == 0
+    assert "rate_personal" in (tmp_path / "o.csv").read_text()
+    assert run("rates", counts, *RATES, "-o", tmp_path / "o.xlsx").exit_code == 2
+
+
+def test_a_delta_without_an_epsilon_is_no_privacy_and_refused(counts: Path) -> None:
+    for command in (("rates", counts, *RATES), ("means", counts, "--id", "county", "--value", "wins")):
+        told = run(*command, "--delta", 1e-4, "-o", counts.with_name("o.csv"))
+        assert told.exit_code == 2
+        assert "--delta 0.0001 without --epsilon" in told.output
+    told = run("rates", counts, *RATES, "--epsilon", 0, "-o", counts.with_name("o.csv"))
+    assert told.exit_code == 2
+    assert "epsilon 0" in told.output
+    assert not counts.with_name("o.csv").exists()

@@ -11,6 +11,7 @@ import tacit
 from tacit.engine import checkpoint
 from tacit.errors import TacitError
 from tacit.experiments import runs
+from tacit.experiments.findings import open_findings
 from tacit.experiments.metrics import ALL, Metrics, Row, read
 from tacit.experiments.runs import Folder
 from tacit.experiments.watch import interruptible
@@ -51,9 +52,9 @@ def test_a_folder_holds_what_was_asked_and_what_came_of_it(whole: Folder) -> Non
     assert sorted({row.round for row in rows}) == [2, 4, 6, 8]
     assert {row.level for row in rows} == {ALL, "private", "open"}
     metrics = {row.metric for row in rows if row.level == "private"}
-    assert metrics >= {"shared_mean", "personal_variance", "personal_worst_decile", "client_epsilon_pld", "clients"}
-    assert {"common", "bound", "strangers"} <= {row.metric for row in rows if row.level == ALL}
-    assert not any("epsilon" in row.metric for row in rows if row.level == "open")
+    assert metrics >= {"shared_mean", "personal_variance", "personal_worst_decile", "clients"}
+    assert {"common", "bound", "strangers", "charges"} <= {row.metric for row in rows if row.level == ALL}
+    assert not any("epsilon" in row.metric for row in rows)
 
 
 def test_the_environment_names_no_person_machine_or_path(whole: Folder) -> None:
@@ -165,21 +166,20 @@ def test_a_spent_budget_ends_the_run_and_says_so(tmp_path: Path) -> None:
 
 
 def test_epsilon_grows_to_the_budget_and_stays_below_rdp(whole: Folder) -> None:
-    rows = read(whole.metrics)
-    pld = [row.value for row in rows if row.metric == "client_epsilon_pld"]
-    rdp = [row.value for row in rows if row.metric == "client_epsilon_rdp"]
+    (rounds, pld), (_, rdp) = open_findings(whole.path).spent_over_rounds("private").values()
+    assert rounds == [1, 2, 3, 4, 5, 6, 7, 8]
     assert pld == sorted(pld)
     assert pld[-1] == pytest.approx(6, abs=0.01)
     assert pld[-1] <= 6
     assert all(a <= b for a, b in zip(pld, rdp, strict=True))
 
 
-@pytest.mark.parametrize(("plan", "metric"), [("local", "client_epsilon_pld"), ("record", "record_epsilon_pld")])
-def test_where_clients_have_accounts_the_worst_one_is_reported(tmp_path: Path, plan: str, metric: str) -> None:
+@pytest.mark.parametrize("plan", ["local", "record"])
+def test_where_clients_have_accounts_the_worst_one_is_reported(tmp_path: Path, plan: str) -> None:
     result = run(tmp_path / "a", f"privacy.plan={plan}", "rounds=4")
-    told = result.findings.value("private", metric)
+    told = result.findings.epsilons["private"]["pld"]
     assert told == max(line.epsilon for line in result.findings.statement)
-    assert 0 < (told or 0) <= 6
+    assert 0 < told <= 6
 
 
 def test_metrics_forget_and_remember(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ class Training:
 class Privacy:
     """A plan, a menu of levels, and the clients' choices: a share for each level, or a level for each client.
 
+    Without a plan, levels that promise something are kept by `Grouped`; a menu that promises nothing is `Open`. A level
+    that promises something under `Open`, which adds no noise, is refused where anything is uploaded (`assemble`).
     A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`. `changes`: who moves
     to another level after how many rounds, where that is known beforehand; see also `Run.change`.
 
@@ -83,7 +85,7 @@ class Privacy:
     adds, discrete Gaussian noise on integers (`privacy/discrete_gaussian.py`). Both are seeded.
     """
 
-    plan: Request = field(default_factory=plans.Open)
+    plan: Request = None  # type: ignore[assignment]  # never None once it is made
     levels: tuple[Level, ...] = (Level("open"),)
     choices: Mapping[str, Share] | Mapping[str, str] = field(default_factory=dict)
     accountant: Accountant = "pld"
@@ -95,6 +97,8 @@ class Privacy:
     def __post_init__(self) -> None:
         if self.noise not in get_args(NoiseKind):
             raise TacitError(f"noise is '{self.noise}': use 'fast' (Gaussian, on floats) or 'exact' (on integers)")
+        if self.plan is None:
+            object.__setattr__(self, "plan", default_plan(self.levels))
 
     def choose(self, federation: Federation, seed: int) -> Choices:
         menu = Menu(self.levels)
@@ -105,6 +109,11 @@ class Privacy:
         if chosen:
             return by_client(menu, federation.ids, chosen)
         return by_fraction(menu, federation.clients, shares, seed, federation.class_counts())
+
+
+def default_plan(levels: Sequence[Level]) -> Request:
+    """The plan where none is named, in Python as in a file: what is promised is kept."""
+    return plans.Grouped() if any(level.private for level in levels) else plans.Open()
 
 
 class Assembled(NamedTuple):
@@ -137,6 +146,8 @@ def assemble(
     task, start = ModuleTask(model), params(model)
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start)
+    if shapes.upload:
+        _refuse_empty_promises(privacy)
     setting = _setting(federation, privacy, training, sizes, shapes)
     if isinstance(privacy.plan, plans.Record):  # no other plan pays by the query
         lengths = {setting.batches.steps(int(n)) for n in sizes}
@@ -157,6 +168,16 @@ def assemble(
         device=device_of(training.device),
     )
     return Assembled(engine, shapes)
+
+
+def _refuse_empty_promises(privacy: Privacy) -> None:
+    """Where nothing is uploaded any promise is kept."""
+    promised = [level for level in privacy.levels if level.private]
+    if isinstance(privacy.plan, plans.Open) and promised:
+        raise TacitError(
+            f"level '{promised[0].name}' promises {promised[0].guarantee}, and the plan Open adds no noise: "
+            "leave out the plan or use Grouped, or leave out the level's epsilon and noise"
+        )
 
 
 def _setting(federation: Federation, privacy: Privacy, training: Training, sizes: np.ndarray, shapes: Probe) -> Setting:

@@ -39,6 +39,7 @@ class Clients:
     devices: Devices = field(default_factory=Devices, kw_only=True)
     noise: Callable[[Tensor], Noise] = field(default=Seeded, kw_only=True)  # of a client's key
     diary: Diary | None = field(default=None, kw_only=True)  # where clients' training losses are written, if asked for
+    identity: str | None = field(default=None, kw_only=True)  # of the run, for seeded noise; see `fingerprint.py`
 
     @cached_property
     def steps(self) -> np.ndarray:
@@ -181,7 +182,12 @@ class Clients:
                 )
 
     def keys(self, purpose: str, round: int, clients: np.ndarray) -> Tensor:
-        return torch.from_numpy(rng.keys(self.seed, purpose, round, clients.tolist()).copy())
+        """Of the clients' noise."""
+        return torch.from_numpy(rng.keys(self.seed, self.noise_of(purpose), round, clients.tolist()).copy())
+
+    def noise_of(self, purpose: str) -> str:
+        """What seeded noise is keyed by beside seed, round and client: no two runs share any."""
+        return f"{purpose} of {self.identity}" if self.identity else purpose
 
     @property
     def _dtype(self) -> torch.dtype:

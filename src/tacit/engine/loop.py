@@ -1,10 +1,8 @@
 """The rounds of a run: settle, draw, charge, train, release, learn; checkpoint and evaluate now and then."""
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +14,7 @@ from tacit.core import Method, Server, Shared, Tree
 from tacit.engine import allocator, checkpoint
 from tacit.engine.clock import Clock, TimedStore
 from tacit.engine.evaluate import Scores, evaluate
+from tacit.engine.fingerprint import identity
 from tacit.engine.heterogeneity import Diary, Spread
 from tacit.engine.probe import Probe
 from tacit.engine.store import Store, open_store
@@ -110,6 +109,8 @@ class Run:
     ) -> None:
         allocator.keep_memory()
         allocator.give_back()
+        if engine.identity is None:  # "": by the seed alone, to compare with a federation whose parties have no more
+            engine = replace(engine, programs={}, identity=identity(engine, changes))
         if schedule.heterogeneity:
             rounds = engine.plan.setting.rounds
             engine = replace(engine, programs={}, diary=Diary(engine.federation.clients, rounds, engine.seed))
@@ -283,7 +284,7 @@ class Run:
             if engine.method.idles:
                 engine.idle(server.view, cohort, round, self.store)
         with self.clock.section("release"):
-            noise = Seeded.of(engine.seed, "server", round)
+            noise = Seeded.of(engine.seed, engine.noise_of("server"), round)
             return learned(engine.method, self.plan, self.progress, totals, gathered, noise)
 
     def _rows(self) -> Tree:
@@ -294,7 +295,5 @@ class Run:
 
 def _mark(engine: Vectorised, fingerprint: str) -> str:
     """What its noise and uploads come of: a run of the same mark releases the same again."""
-    parts = repr((engine.method, engine.plan.request, engine.plan.setting.sampler, engine.plan.setting.rounds))
-    parts += " exactly" * engine.plan.setting.exact
-    known = fingerprint or blake2b(re.sub(r" at 0x[0-9a-f]+", "", parts).encode(), digest_size=8).hexdigest()
-    return f"{type(engine.method).__name__}, seed {engine.seed}, {known}"
+    exactly = " exactly" * engine.plan.setting.exact
+    return f"{type(engine.method).__name__}, seed {engine.seed}, run {fingerprint or engine.identity}{exactly}"

@@ -1,5 +1,6 @@
 """`tacit estimate`: personal rates and means from a table, privately if asked."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -8,6 +9,7 @@ import typer
 from tacit.errors import TacitError
 
 if TYPE_CHECKING:
+    from tacit.estimation.spending import Questions
     from tacit.estimation.tabulate import Told
     from tacit.privacy.messages import Message
 
@@ -30,6 +32,11 @@ Bits = Annotated[int | None, typer.Option(help="Send this many bits a number ins
 PriorMean = Annotated[float | None, typer.Option(help="Known mean of the clients' truths.")]
 PriorVariance = Annotated[float | None, typer.Option(help="Known variance of the clients' truths.")]
 Seed = Annotated[int | None, typer.Option(help="Repeatable messages, for simulation; default: secure randomness.")]
+LedgerFile = Annotated[
+    Path | None, typer.Option("--ledger", help="What was asked of these clients; default: TABLE.ledger.sqlite.")
+]
+Limit = Annotated[float | None, typer.Option("--budget", help="Epsilon of all questions together: refuse to pass it.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over files that are there; never over TABLE.")]
 Pictures = Annotated[bool, typer.Option("--pictures/--no-pictures", help="Write a PNG and an HTML beside the table.")]
 
 
@@ -46,16 +53,21 @@ def rates(
     bits: Bits = None,
     prior_mean: PriorMean = None,
     prior_variance: PriorVariance = None,
+    ledger: LedgerFile = None,
+    budget: Limit = None,
     seed: Seed = None,
     pictures: Pictures = True,
+    force: Force = False,
 ) -> None:
     """A rate for each client from its successes and trials; with --epsilon, by randomised response."""
     from tacit.estimation import tabulate
     from tacit.estimation.bernoulli import BernoulliRates
 
-    sent = _message(message or ("randomised-response" if epsilon else "exact"), epsilon, delta, bits)
+    sent = _message(message or _default("randomised-response", epsilon, delta), epsilon, delta, bits)
+    questions = _questions(table, out, ledger, budget, sent, pictures, force)
     made = BernoulliRates(prior_mean=prior_mean, prior_variance=prior_variance, message=sent, seed=seed)
-    _tell(tabulate.rates(made, table, id_, successes, trials, out), out, pictures)
+    told = tabulate.rates(made, table, id_, successes, trials, out, lambda: questions and questions.pay(sent))
+    _tell(told, out, pictures, questions)
 
 
 @estimate.command(epilog="Example: `tacit estimate means scores.csv --id school --value score -o out.csv`")
@@ -73,14 +85,18 @@ def means(
     radius: Annotated[float | None, typer.Option(help="Public bound on the norm of a client's mean.")] = None,
     prior_mean: PriorMean = None,
     prior_variance: PriorVariance = None,
+    ledger: LedgerFile = None,
+    budget: Limit = None,
     seed: Seed = None,
     pictures: Pictures = True,
+    force: Force = False,
 ) -> None:
     """A mean for each client: from samples (a row each), or with --size from means; with --epsilon, Gaussian noise."""
     from tacit.estimation import tabulate
     from tacit.estimation.gaussian import GaussianMeans
 
-    sent = _message(message or ("gaussian" if epsilon else "exact"), epsilon, delta, bits)
+    sent = _message(message or _default("gaussian", epsilon, delta), epsilon, delta, bits)
+    questions = _questions(table, out, ledger, budget, sent, pictures, force)
     made = GaussianMeans(
         prior_mean=prior_mean,
         prior_variance=prior_variance,
@@ -89,7 +105,40 @@ def means(
         radius=radius,
         seed=seed,
     )
-    _tell(tabulate.means(made, table, id_, value, size, out), out, pictures)
+    told = tabulate.means(made, table, id_, value, size, out, lambda: questions and questions.pay(sent))
+    _tell(told, out, pictures, questions)
+
+
+def _default(private: Send, epsilon: float | None, delta: float | None) -> Send:
+    """What is sent where --message does not say it. A delta alone was meant to protect somebody."""
+    if epsilon is None and delta is not None:
+        raise TacitError(f"--delta {delta:g} without --epsilon: give both for privacy, or neither for exact messages")
+    return "exact" if epsilon is None else private
+
+
+def _questions(
+    table: Path,
+    out: Path,
+    ledger: Path | None,
+    budget: float | None,
+    sent: "Message",
+    pictures: bool,
+    force: bool,
+) -> "Questions | None":
+    """What was asked of the table before; None where nothing is private. Refuses what must not be written or asked."""
+    from tacit.estimation.files import check_places
+    from tacit.estimation.spending import Questions, beside
+
+    check_places(table, out, [out, *(out.with_suffix(end) for end in (".png", ".html") if pictures)], force)
+    if math.isinf(sent.epsilon):
+        if budget is not None or ledger is not None:
+            raise TacitError("an exact message keeps no budget and no ledger: add --epsilon, or leave them out")
+        return None
+    if budget is not None and not 0 < budget < math.inf:
+        raise TacitError(f"--budget {budget:g} is no budget: give a number above 0")
+    questions = Questions(beside(table) if ledger is None else ledger, budget)
+    questions.check(sent)
+    return questions
 
 
 def _message(kind: Send, epsilon: float | None, delta: float | None, bits: int | None) -> "Message":
@@ -112,7 +161,7 @@ def _message(kind: Send, epsilon: float | None, delta: float | None, bits: int |
     return (messages.LocalGaussian if kind == "gaussian" else messages.Central)(epsilon, delta)
 
 
-def _tell(told: "Told", out: Path, pictures: bool) -> None:
+def _tell(told: "Told", out: Path, pictures: bool, questions: "Questions | None") -> None:
     from rich.console import Console
 
     from tacit.estimation import picture
@@ -123,6 +172,8 @@ def _tell(told: "Told", out: Path, pictures: bool) -> None:
     console.print(told.comparison)
     console.print(f"{told.clients:,} clients around {centre}, which differ by {spread:.4g} (standard deviation).")
     console.print(f"Sent: {told.estimator.privacy_}. The table has each client's own estimate: give each its row only.")
+    if questions is not None and told.estimator.sends:
+        console.print(f"{questions.told()}; ledger: {questions.path}.")
     typer.echo(f"table: {out}")
     if pictures:
         typer.echo(f"image: {picture.write_png(told.moves, out.with_suffix('.png'))}")

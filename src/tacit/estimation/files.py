@@ -1,5 +1,6 @@
 """Tables of clients on disk, CSV or Parquet, read and written piece by piece in bounded memory."""
 
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -90,6 +91,21 @@ def numbers(frame: "pd.DataFrame", column: str, first: int) -> NDArray[np.float6
     return values
 
 
+def check_places(table: Path, out: Path, written: Sequence[Path], force: bool) -> None:
+    """Refuses to write over the table that is read, ever, and over any other file unless `force`."""
+    if out.suffix.lower() not in (".csv", *_PARQUET):
+        raise TacitError(f"{out} is no name for a table: end it with .csv or .parquet")
+    for path in written:
+        if not path.exists():
+            continue
+        if table.exists() and path.samefile(table):
+            raise TacitError(f"{path} is the table that is read: write the estimates to another file")
+        if path.is_dir():
+            raise TacitError(f"{path} is a folder: give a file")
+        if not force:
+            raise TacitError(f"{path} is there already: choose another name, or add --force to write over it")
+
+
 class Names:
     """Remembers names by hash, so that a client that comes twice is noticed; 8 bytes a client."""
 
@@ -112,14 +128,13 @@ class Writer:
     """Writes a table piece by piece to a temporary file and puts it in place at the end: whole or not at all."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._part = path, path.with_name(path.name + ".part")
+        self._path, self._part = path, path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")  # nobody's file
         self._parquet: Any = None
         self._first = True
 
     def __enter__(self) -> Self:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._part.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}") from None
         return self

@@ -149,7 +149,7 @@ def alternate(
         kinds = k_means(sent, k, seed, starts=1 if at else _STARTS)
         current = kinds.estimate(values, own)[1]
     assert kinds is not None
-    return kinds, guarantee(message, domain, rounds)
+    return kinds, guarantee(message, domain, rounds, seed)
 
 
 def expectation_maximisation(sent: Array, variance: Array, k: int, seed: int | None, within: float | None) -> Kinds:

@@ -27,6 +27,7 @@ from tacit.estimation.collect import (
 )
 from tacit.estimation.learned import Answers, Learned, answers
 from tacit.privacy.messages import Domain, Exact, Message, source
+from tacit.privacy.statement import SIMULATION
 
 Moments = Literal["debiased", "as-published"]
 
@@ -68,11 +69,16 @@ class LinearShrinkage(PersonalEstimator):
         return self.learned_.prior_variance
 
     @property
+    def sends(self) -> bool:
+        """Whether clients send anything: not where the prior is known."""
+        return not self._prior_known()
+
+    @property
     def privacy_(self) -> str:
         """What left each client, in words."""
         if self._prior_known():
             return "nothing is sent: the prior is known, every client works alone"
-        return guarantee(self.message_, self._collector.domain)
+        return guarantee(self.message_, self._collector.domain, seed=self.seed)
 
     def observe(self, values: Array, sizes: Array) -> Self:
         """Sends the messages of these clients. All calls but the last in multiples of `BLOCK` clients."""
@@ -185,8 +191,8 @@ class LinearShrinkage(PersonalEstimator):
         return solve(square_moment(collector, centre, noise, server), model), True
 
 
-def guarantee(message: Message, domain: Domain, times: int = 1) -> str:
-    """Bits and epsilon of what each client sends, with unit and neighbours."""
+def guarantee(message: Message, domain: Domain, times: int = 1, seed: int | None = None) -> str:
+    """Bits and epsilon of what each client sends, with unit and neighbours; of seeded messages, that they are."""
     bits = message.bits(domain)
     sent = f"{times} message{'s' * (times > 1)} of {bits:,} bit{'s' * (bits > 1)} from each client"
     if math.isinf(message.epsilon):
@@ -194,7 +200,8 @@ def guarantee(message: Message, domain: Domain, times: int = 1) -> str:
     delta = f"delta {message.delta:g}" if message.delta else "pure"
     where = "central, trusted server" if message.server_std(domain) > 0 else "local"
     weak = "; above 10, this promises little" if message.epsilon > 10 else ""
-    return f"{sent}: epsilon {message.epsilon:g} (client-level, {where}, replace, {delta}){weak}"
+    mark = "" if seed is None else f"; {SIMULATION}"
+    return f"{sent}: epsilon {message.epsilon:g} (client-level, {where}, replace, {delta}){weak}{mark}"
 
 
 def check_delta(message: Message, clients: int) -> None:

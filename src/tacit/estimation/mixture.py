@@ -120,7 +120,8 @@ class MixtureMeans(PersonalEstimator):
             return alternate(values, own, k, check_count("rounds", self.rounds), self.message_, domain, self.seed)
         sent = self.message_.send(values, domain, source(self.seed, "message", 0))
         added = self.message_.variance(domain)
-        return expectation_maximisation(sent, own + added, k, self.seed, within), guarantee(self.message_, domain)
+        told = guarantee(self.message_, domain, seed=self.seed)
+        return expectation_maximisation(sent, own + added, k, self.seed, within), told
 
     def _radius(self) -> float:
         if self.radius is None and not isinstance(self.message_, Exact):

@@ -41,7 +41,7 @@ class Regressions(PersonalEstimator):
             self.privacy_ = "whoever fits reads every client's rows: no guarantee"
         else:
             check_delta(message, self.n_clients_)
-            self.privacy_ = guarantee(message, domain, rounds)
+            self.privacy_ = guarantee(message, domain, rounds, getattr(self, "seed", None))
 
     def _scores(self, x: Array, groups: NDArray[Any]) -> Array:
         if groups.shape != (len(x),):

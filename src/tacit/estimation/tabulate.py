@@ -37,7 +37,15 @@ class Told:
     clients: int
 
 
-def rates(estimator: BernoulliRates, path: Path, name: str, successes: str, trials: str, out: Path) -> Told:
+def rates(
+    estimator: BernoulliRates,
+    path: Path,
+    name: str,
+    successes: str,
+    trials: str,
+    out: Path,
+    pay: Callable[[], object] = lambda: None,
+) -> Told:
     """Reads counts, writes a row a client: its own rate, the personal one, interval and expected error."""
 
     def pieces() -> Iterator[Piece]:
@@ -51,10 +59,18 @@ def rates(estimator: BernoulliRates, path: Path, name: str, successes: str, tria
         low, high = beta_intervals(found.estimates[:, 0], found.mse, values[:, 0], sizes, 0.95)
         return low[:, None], high[:, None]
 
-    return _two_passes(estimator, pieces, ends, name, ["rate"], out)
+    return _two_passes(estimator, pieces, ends, name, ["rate"], out, pay)
 
 
-def means(estimator: GaussianMeans, path: Path, name: str, columns: Sequence[str], size: str | None, out: Path) -> Told:
+def means(
+    estimator: GaussianMeans,
+    path: Path,
+    name: str,
+    columns: Sequence[str],
+    size: str | None,
+    out: Path,
+    pay: Callable[[], object] = lambda: None,
+) -> Told:
     """Rows are clients' means of `size` samples; without `size`, samples, which are pooled by client in memory."""
 
     def pieces() -> Iterator[Piece]:
@@ -75,7 +91,7 @@ def means(estimator: GaussianMeans, path: Path, name: str, columns: Sequence[str
     def ends(values: Array, sizes: Array, found: Answers) -> tuple[Array, Array]:
         return normal_intervals(found.estimates, found.mse, 0.95)
 
-    return _two_passes(estimator, given, ends, name, list(columns), out)
+    return _two_passes(estimator, given, ends, name, list(columns), out, pay)
 
 
 def _pooled(estimator: GaussianMeans, pieces: Callable[[], Iterator[Piece]]) -> Piece:
@@ -95,7 +111,9 @@ def _two_passes(
     name: str,
     columns: list[str],
     out: Path,
+    pay: Callable[[], object],
 ) -> Told:
+    """`pay` is called once everything is known to be well, and before anything is written."""
     seen, most = Names(), 0
     for names, values, sizes in pieces():
         seen.add(names)
@@ -107,6 +125,8 @@ def _two_passes(
     if isinstance(estimator, BernoulliRates) and estimator.prior_variance is None and most < 2:
         raise TacitError("every client has one trial: the prior's variance cannot be learned, give --prior-variance")
     estimator.learn()
+    if estimator.sends:
+        pay()
     totals, kept, done = np.zeros(3), [], 0
     with Writer(out) as writer:
         for names, values, sizes in pieces():

@@ -10,7 +10,7 @@ from torch import nn
 
 from tacit import methods, models
 from tacit.core import Method
-from tacit.engine.assemble import Privacy, Training
+from tacit.engine.assemble import Privacy, Training, default_plan
 from tacit.engine.loop import Schedule
 from tacit.errors import TacitError
 from tacit.experiments.complaints import nearest
@@ -227,7 +227,8 @@ def build_privacy(config: Config) -> Privacy:
     """Levels in the order of the file. Private levels under the plan `open` are refused: it would add no noise."""
     levels = tuple(Level(name, **_given(table)) for name, table in config.levels.items()) or (Level("open"),)
     private = [level.name for level in levels if level.private]
-    name = config.privacy.plan or ("grouped" if private else "open")
+    default = default_plan(levels)
+    name = config.privacy.plan or next(each for each, kind in _PLANS.items() if isinstance(default, kind))
     if name == "open" and private and config.method.name != "local-only":
         raise TacitError(
             f"privacy.plan is 'open', which adds no noise, so level '{private[0]}' would have no guarantee: "

@@ -8,7 +8,8 @@ import numpy as np
 
 from tacit.experiments.axes import Style
 from tacit.experiments.findings import Findings
-from tacit.experiments.metrics import ALL, epsilon_metric, label
+from tacit.experiments.metrics import ALL
+from tacit.privacy.statement import SIMULATION
 
 # Paul Tol's bright scheme: told apart by colour-blind readers, legible on white and on black
 PALETTE = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
@@ -47,6 +48,11 @@ class Section:
     note: str
     panels: Sequence[Panel]
     simulation: bool = True
+
+    @property
+    def mark(self) -> str:
+        """What keeps a reader from taking a simulation for more."""
+        return "simulation only" if self.simulation else SIMULATION
 
 
 @dataclass(frozen=True)
@@ -109,24 +115,24 @@ def epsilon(several: Sequence[Findings], legend: Legend) -> Iterator[Section]:
     """One section for each unit: record-level and client-level figures never share an axis."""
     for unit in ("client", "record"):
         held = [findings for findings in several if findings.facts.unit == unit]
-        lines = [line for findings in held for line in _spending(findings, unit, legend, len(several) > 1)]
+        lines = [line for findings in held for line in _spending(findings, legend, len(several) > 1)]
         if lines:
             yield Section(
                 f"{unit.capitalize()}-level epsilon over rounds",
-                "What each level had spent. Dashed: its budget. Dotted: the same by RDP, the looser accountant. "
+                "What each level had spent, replayed from the ledger. Dashed: its budget. Dotted: the same by RDP, the "
+                "looser accountant. "
                 "Where clients have accounts of their own, the one that spent most.",
                 [Panel("", "round", f"{unit}-level epsilon", lines)],
                 simulation=False,
             )
 
 
-def _spending(findings: Findings, unit: str, legend: Legend, many: bool) -> Iterator[Series]:
+def _spending(findings: Findings, legend: Legend, many: bool) -> Iterator[Series]:
     for promise in findings.facts.promises:
         group = findings.title if many else promise.level
         whose = f"{findings.title}, {promise.level}" if many else promise.level
         terms = f"{promise.relation}, delta {promise.delta:g}" if promise.delta else ""
-        found = {name: findings.series(label(promise.level), epsilon_metric(unit, name)) for name in ("pld", "rdp")}
-        found = {name: pair for name, pair in found.items() if pair[0]}
+        found = findings.spent_over_rounds(promise.level)
         for at, (name, (rounds, spent)) in enumerate(found.items()):
             text, style = f"{whose} ({name.upper()}, {terms})", "solid" if at == 0 else "dot"
             yield Series(text, group, legend.colors[group], [0, *rounds], [0.0, *spent], style, at == 0)

@@ -11,6 +11,7 @@ from tacit.core import Method
 from tacit.errors import StorageError
 from tacit.privacy.events import describe
 from tacit.privacy.plan import Account, Plan
+from tacit.privacy.statement import SIMULATION
 from tacit.privacy.stays import Stays, once_open
 
 Standing = Literal["protected", "opted out", "no noise", "never asked", "nothing leaves"]
@@ -48,6 +49,7 @@ class Facts:
     promises: tuple[Promise, ...]
     notes: tuple[str, ...] = ()
     changed: int = 0  # clients that changed their level
+    simulation: str = SIMULATION  # for readers of the file: nothing depends on it
 
     @classmethod
     def of(

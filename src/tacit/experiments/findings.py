@@ -1,4 +1,8 @@
-"""Everything a run leaves behind for its readers; the same whether it has just ended or lies on disk."""
+"""Everything a run leaves behind for its readers; the same whether it has just ended or lies on disk.
+
+Accuracies come from the metrics, every epsilon from the ledger (`spending.py`). They may be of different rounds, and
+then both are said. Where metrics, facts, outcome and ledger contradict each other, there are no findings but an error.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,14 +15,16 @@ from tacit.errors import StorageError, TacitError
 from tacit.experiments import words
 from tacit.experiments.earlier_runs import epochs_in, recomputed
 from tacit.experiments.facts import Facts
-from tacit.experiments.metrics import ALL, epsilon_metric, frame, label, read
+from tacit.experiments.metrics import ALL, CHARGES, Row, frame, label, read
 from tacit.experiments.runs import Folder, existing
+from tacit.experiments.spending import Spending, Spent
 from tacit.privacy.ledger import Ledger, statement
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_ACCOUNTANTS = ("pld", "rdp")
+ON_REQUEST = "stopped on request"
+INTERRUPTED = "it was interrupted"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +40,7 @@ class Findings:
     environment: Mapping[str, Any] = field(default_factory=dict)
     done: int = 0
     stopped: str | None = None
+    spending: Spending | None = None  # None: nothing was charged
 
     @property
     def last(self) -> int:
@@ -69,25 +76,43 @@ class Findings:
         return (table if level is None else table[table["level"] == level])["personal"].astype(float).tolist()
 
     @property
-    def epsilons(self) -> dict[str, dict[str, float]]:
-        """By level, then by accountant, at the last evaluation."""
-        found: dict[str, dict[str, float]] = {}
-        for level in self.facts.levels:
-            for accountant in _ACCOUNTANTS:
-                value = self.value(label(level), epsilon_metric(self.facts.unit, accountant))
-                if value is not None:
-                    found.setdefault(level, {})[accountant] = value
+    def epsilons(self) -> Mapping[str, Spent]:
+        """By level, then by accountant: all that the ledger has, whichever round was evaluated last."""
+        return {} if self.spending is None else self.spending.now
+
+    def spent_over_rounds(self, level: str) -> dict[str, tuple[list[int], list[float]]]:
+        """By accountant: rounds, and what the level had spent after them, replayed from the ledger."""
+        found: dict[str, tuple[list[int], list[float]]] = {}
+        for round, by_level in [] if self.spending is None else self.spending.over_rounds:
+            for accountant, value in by_level.get(level, {}).items():
+                rounds, values = found.setdefault(accountant, ([], []))
+                rounds.append(round)
+                values.append(value)
         return found
+
+    @property
+    def timing(self) -> str | None:
+        """Which rounds accuracy and privacy are of, where they are not of the same."""
+        charged = 0 if self.spending is None else self.spending.rounds
+        if not charged or charged == self.last or not self.epsilons:
+            return None
+        measured = f"Accuracy after round {self.last:,}" if self.last else "No accuracy was measured yet"
+        return f"{measured}; privacy spent after round {charged:,}."
 
     def guarantees(self) -> list[str]:
         return [*words.guarantees(self.facts, self.epsilons), *recomputed(self.statement)]
 
+    def lines(self) -> list[str]:
+        """What stands below the tables of a terminal: guarantees, rounds, and whatever a reader must be warned of."""
+        told = [*self.guarantees(), self.timing, self.devices, self.standing, words.warning(self.epsilons)]
+        return [line for line in told if line]
+
     @property
     def standing(self) -> str | None:
         """Why there are fewer rounds than planned; None for a finished run."""
-        if self.done >= self.facts.rounds:
+        if self.done >= self.facts.rounds and self.stopped is None:
             return None
-        return f"Ended after {self.done} of {self.facts.rounds} rounds: {self.stopped or 'it was interrupted'}."
+        return f"Ended after {self.done} of {self.facts.rounds} rounds: {self.stopped or INTERRUPTED}."
 
     @property
     def devices(self) -> str | None:
@@ -114,37 +139,80 @@ def open_findings(path: Path | str) -> Findings:
     folder = existing(path)
     if not folder.facts.is_file():
         raise TacitError(f"the run {folder.path} ended before its first round: resume it")
-    done, stopped = _outcome(folder)
+    facts = Facts.from_json(_text(folder.facts))
     rows = read(folder.metrics) if folder.metrics.is_file() else []
+    spending, lines = _ledger(folder, facts)
+    done, stopped = _progress(folder, facts.rounds, rows, spending)
     clients = pd.DataFrame(columns=["client", "level", "shared", "personal"])
     if folder.clients.is_file():
         kinds = {"client": str, "level": str}
         clients = pd.read_csv(folder.clients, dtype=kinds, keep_default_na=False)  # type: ignore[arg-type]
     return Findings(
         title=folder.path.name,
-        facts=Facts.from_json(_text(folder.facts)),
+        facts=facts,
         metrics=frame(rows),
         clients=clients,
-        statement=read_statement(folder.ledger),
+        statement=lines,
         config=_text(folder.config),
         environment=_json(folder.environment) if folder.environment.is_file() else {},
-        done=max([done, *(row.round for row in rows)]),
+        done=done,
         stopped=stopped,
+        spending=spending,
     )
 
 
-def read_statement(path: Path) -> Sequence[Any]:
-    if not path.is_file():
-        return ()
-    with Ledger.read(path) as ledger:
-        return statement(ledger, epochs_in(path.parent))
+def _ledger(folder: Folder, facts: Facts) -> tuple[Spending | None, Sequence[Any]]:
+    """What was spent, and the statement of every account. A run that promised something has a ledger."""
+    if not folder.ledger.is_file():
+        if any(promise.standing == "protected" for promise in facts.promises):
+            raise StorageError(
+                f"{folder.path} promised a guarantee and holds no ledger.sqlite, so what was spent cannot be told: "
+                "restore it from a backup"
+            )
+        return None, ()
+    with Ledger.read(folder.ledger) as ledger:
+        try:
+            epochs = epochs_in(folder.path)
+            return Spending.read(ledger, facts, epochs), statement(ledger, epochs)
+        except StorageError as error:
+            raise StorageError(f"{folder.path}: {error}") from error
 
 
-def _outcome(folder: Folder) -> tuple[int, str | None]:
-    if not folder.outcome.is_file():
-        return 0, None
-    content = _json(folder.outcome)
-    return int(content["round"]), content["stopped"]
+def _progress(folder: Folder, rounds: int, rows: Sequence[Row], spending: Spending | None) -> tuple[int, str | None]:
+    """Rounds done, and why no more: None for a run that has ended. Refuses files that contradict each other."""
+    measured = max((row.round for row in rows), default=0)
+    charged = 0 if spending is None else spending.rounds
+    outcome = _json(folder.outcome) if folder.outcome.is_file() else None
+    ended, stopped = (0, INTERRUPTED) if outcome is None else (int(outcome["round"]), outcome["stopped"])
+    if spending is not None:
+        _check_charges(folder, rows, spending, max(measured, ended))
+    if outcome is not None and stopped != ON_REQUEST:
+        if stopped is None and ended != rounds:
+            raise _contradiction(folder, f"outcome.json says that it ended with round {ended} of {rounds}")
+        if measured != ended:
+            raise _contradiction(folder, f"outcome.json says {ended} rounds, and metrics.csv ends at round {measured}")
+        if spending is not None and (charged > ended or (spending.every_round and charged < ended)):
+            raise _contradiction(folder, f"outcome.json says {ended} rounds, and the ledger has {charged}")
+    elif max(measured, charged) > ended:
+        stopped = INTERRUPTED
+    return max(ended, measured, charged), stopped
+
+
+def _check_charges(folder: Folder, rows: Sequence[Row], spending: Spending, done: int) -> None:
+    """Every round that was done has its charges, as many as there were when it was evaluated."""
+    if spending.every_round and spending.rounds < done:
+        raise _contradiction(folder, f"{done} rounds were done, and the ledger has charges of {spending.rounds}")
+    for row in rows:
+        if row.metric == CHARGES and row.value != (found := spending.charges(row.round)):
+            raise _contradiction(
+                folder, f"after round {row.round} the ledger had {row.value:.0f} charges, and now it has {found}"
+            )
+
+
+def _contradiction(folder: Folder, what: str) -> StorageError:
+    return StorageError(
+        f"{folder.path}: {what}: restore the run's files from a backup; `tacit ledger` tells what its ledger has"
+    )
 
 
 def _text(path: Path) -> str:

@@ -1,28 +1,41 @@
-"""What makes a run the run it is: a digest of its data, start, method, privacy and training."""
+"""What makes a run the run it is: a digest of its data, start, method, privacy and training.
 
-import hashlib
-import re
-from collections.abc import Iterable
+It is keyed by a secret of the run's folder (`runs.Folder.key`): a folder's configuration, its page and its ledger show
+the digest, and without the key nobody can test with it whether a client's rows are these or those.
+"""
+
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.core import Method
 from tacit.engine.assemble import Privacy, Training
+from tacit.engine.fingerprint import data_parts, digest, plain
 from tacit.engine.loop import Schedule
 from tacit.federation.data import Federation
 
+_BYTES = 8
+
 
 def describe(
-    federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training, schedule: Schedule
+    federation: Federation,
+    model: nn.Module,
+    method: Method,
+    privacy: Privacy,
+    training: Training,
+    schedule: Schedule,
+    *,
+    key: bytes,
 ) -> dict[str, Any]:
-    """A run that was put together in Python, as the tables of a configuration. Equal for equal runs only."""
+    """A run that was put together in Python, as the tables of a configuration. Equal for equal runs and keys only."""
     return {
         "name": federation.name,
-        "data": {"name": federation.name, "clients": federation.clients, "digest": data_digest(federation)},
+        "data": {
+            "name": federation.name,
+            "clients": federation.clients,
+            "digest": digest(data_parts(federation), key, _BYTES),
+        },
         "model": {"class": type(model).__name__, "digest": model_digest(model)},
         "method": {"value": plain(method)},
         "privacy": {"value": _privacy(privacy)},
@@ -31,10 +44,12 @@ def describe(
     }
 
 
-def identity(federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training) -> str:
+def identity(
+    federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training, *, key: bytes
+) -> str:
     """Changes with anything that changes the trained models; not with the size of chunks."""
     parts = [plain(method), _privacy(privacy), plain(_result_of(training))]
-    return _digest([data_digest(federation), model_digest(model), *parts])
+    return digest([*data_parts(federation), model_digest(model), *parts], key, _BYTES)
 
 
 def _privacy(privacy: Privacy) -> str:
@@ -47,38 +62,7 @@ def _result_of(training: Training) -> Training:
     return replace(training, chunk=None, engine="local")
 
 
-def data_digest(federation: Federation) -> str:
-    arrays = [
-        federation.x,
-        federation.y,
-        federation.test_x,
-        federation.test_y,
-        federation.common_x,
-        federation.common_y,
-    ]
-    offsets = [federation.offsets, federation.test_offsets]
-    return _digest([*(array for array in arrays if array is not None), *offsets, *federation.ids])
-
-
 def model_digest(model: nn.Module) -> str:
+    """Of the public start."""
     named = model.state_dict()
-    return _digest([type(model).__name__, *named, *named.values()])
-
-
-def plain(value: Any) -> str:
-    """Its text, without places in memory."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def _digest(parts: Iterable[str | Tensor | np.ndarray]) -> str:
-    found = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else _bytes(part)
-        found.update(len(data).to_bytes(8, "little"))
-        found.update(data)
-    return found.hexdigest()
-
-
-def _bytes(array: Tensor | np.ndarray) -> memoryview:
-    flat = array.detach().cpu() if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
-    return flat.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return digest([type(model).__name__, *named, *named.values()], size=_BYTES)

@@ -1,10 +1,14 @@
-"""One tidy table of what was measured: round, level, metric, value. Accuracies in it are simulation only."""
+"""One tidy table of what was measured: round, level, metric, value. Accuracies in it are simulation only.
+
+It holds no epsilon: that is the ledger's to say (`spending.py`). `charges` is how many rows the ledger had for the
+rounds so far, so that a ledger which has lost some is noticed.
+"""
 
 import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 """The level of what concerns every client. A level of that name is told apart by a trailing underscore."""
+CHARGES = "charges"
 WHICH = ("shared", "personal")
 STATISTICS = ("mean", "variance", "worst_decile")
 
@@ -30,11 +35,6 @@ class Row(NamedTuple):
 
 def label(level: str) -> str:
     return f"{level}_" if level.rstrip("_") == ALL else level
-
-
-def epsilon_metric(unit: str, accountant: str) -> str:
-    """Units never share a column: "client_epsilon_pld", "record_epsilon_rdp"."""
-    return f"{unit}_epsilon_{accountant}"
 
 
 def score_rows(round: int, scores: Scores, levels: Iterable[str]) -> Iterator[Row]:
@@ -52,12 +52,6 @@ def score_rows(round: int, scores: Scores, levels: Iterable[str]) -> Iterator[Ro
                 value = getattr(summary, statistic)
                 if not math.isnan(value):
                     yield Row(round, level, f"{which}_{statistic}", value)
-
-
-def epsilon_rows(round: int, unit: str, spent: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
-    for level, figures in spent.items():
-        for accountant, value in figures.items():
-            yield Row(round, label(level), epsilon_metric(unit, accountant), value)
 
 
 class Metrics:
@@ -97,9 +91,10 @@ def read(path: Path) -> list[Row]:
     whole = text[: text.rfind("\n") + 1]
     try:
         lines = list(csv.reader(io.StringIO(whole, newline="")))[1:]
-        return [Row(int(round), level, metric, float(value)) for round, level, metric, value in lines]
+        found = [Row(int(round), level, metric, float(value)) for round, level, metric, value in lines]
     except (ValueError, csv.Error) as error:
         raise StorageError(f"{path} is damaged ({error}): restore it from a backup or start the run anew") from error
+    return [row for row in found if "_epsilon_" not in row.metric]  # earlier versions kept their own
 
 
 def frame(rows: Iterable[Row]) -> "pd.DataFrame":

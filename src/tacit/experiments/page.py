@@ -12,6 +12,7 @@ from tacit.experiments.facts import Promise
 from tacit.experiments.findings import Findings
 from tacit.experiments.metrics import ALL, label
 from tacit.experiments.style import CSS, SCRIPT
+from tacit.privacy.statement import SIMULATION
 
 _DASH = {"solid": "solid", "dash": "dash", "dot": "dot"}
 _LEDGER_LINES = 12
@@ -51,6 +52,7 @@ def _head(several: Sequence[Findings]) -> str:
     alerts = [f"{_whose(findings, several)}{findings.standing}" for findings in several if findings.standing]
     warned = [(findings, words.warning(findings.epsilons)) for findings in several]
     alerts += [f"{_whose(findings, several)}{text}" for findings, text in warned if text]
+    alerts += [f"{_whose(findings, several)}{findings.timing}" for findings in several if findings.timing]
     marks = "".join(f'<p class="alert">{escape(alert)}</p>' for alert in alerts)
     return f'<header><h1>{escape(title)}</h1><p class="quiet">{escape(about)}</p>{marks}</header>'
 
@@ -60,7 +62,8 @@ def _whose(findings: Findings, several: Sequence[Findings]) -> str:
 
 
 def _guarantees(several: Sequence[Findings], legend: Legend) -> Iterator[str]:
-    yield "<h2>What each group is guaranteed</h2>"
+    mark = next(filter(None, (words.simulation(findings.facts) for findings in several)), "")
+    yield f"<h2>What each group is guaranteed {_marked(mark)}</h2>"
     for findings in several:
         if len(several) > 1:
             yield f'<p style="margin:18px 0 0">{_dot(legend.colors[findings.title])}{escape(findings.title)}</p>'
@@ -69,6 +72,10 @@ def _guarantees(several: Sequence[Findings], legend: Legend) -> Iterator[str]:
         yield f'<div class="cards">{cards}</div>' if cards else ""
         yield from map(_note, [words.whole(findings.facts, findings.epsilons), *findings.facts.notes])
     yield _note(words.PERSONAL)
+
+
+def _marked(text: str) -> str:
+    return f'<span class="mark">{escape(text)}</span>' if text else ""
 
 
 def _note(line: str) -> str:
@@ -83,7 +90,8 @@ def _card(findings: Findings, promise: Promise, legend: Legend) -> str:
         f'<div class="card" style="--tone:{tone}"><h3>{escape(promise.level)}</h3>'
         f'<p class="figure">{escape(words.headline(promise, spent))}</p>'
         f'<p class="quiet">{escape(words.terms(promise, findings.facts, spent))}{promise.clients:,} clients</p>'
-        f'<p class="sentence">{escape(words.as_sentence(text))}</p></div>'
+        f'<p class="sentence">{escape(words.as_sentence(text))}</p>'
+        f"{_marked(SIMULATION if promise.standing == 'protected' else '')}</div>"
     )
 
 
@@ -98,9 +106,10 @@ def _figures(several: Sequence[Findings], legend: Legend) -> str:
     shared = "; ".join(f"{_whose(f, several)}{value:.3f}" for f, value in common)
     note = f"The shared model on the common test set: {shared}." if common else ""
     rounds = sorted({findings.last for findings in several})
-    at = f"At round {rounds[0]}" if len(rounds) == 1 else "At the last round"
+    at = f"Accuracy after round {rounds[0]}" if len(rounds) == 1 else "Accuracy after the last evaluated round"
+    late = " Epsilon is that of the last round in the ledger." if any(findings.timing for findings in several) else ""
     return (
-        f'<h2>Accuracy {_MARK}</h2><p class="note">{at}, each client on its own test rows. {escape(note)} '
+        f'<h2>Accuracy {_MARK}</h2><p class="note">{at}, each client on its own test rows.{late} {escape(note)} '
         "Worst decile: mean over the worst tenth of the clients.</p>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
     )
@@ -149,7 +158,7 @@ def _charts(found: Sequence[Section], ids: Iterator[int]) -> Iterator[str]:
 
 
 def _section(section: Section, ids: Iterator[int]) -> str:
-    mark = _MARK if section.simulation else ""
+    mark = _marked(section.mark)
     panels = "".join(_panel(panel, next(ids)) for panel in section.panels)
     return (
         f'<section><h2>{escape(section.title)} {mark}</h2><p class="note">{escape(section.note)}</p>'

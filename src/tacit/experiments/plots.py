@@ -24,7 +24,7 @@ def write_png(several: Sequence[Findings], path: Path) -> Path:
         rows = [(Section("nothing was evaluated yet", "", ()), [Panel("", "round", "", ())])]
     figure = Figure(figsize=(10, 3.1 * len(rows) + 0.4), layout="constrained", facecolor="white")
     for place, (section, panels) in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
-        mark = "  (simulation only)" if section.simulation and section.note else ""
+        mark = f"  ({section.mark})" if section.note else ""
         place.suptitle(section.title + mark, fontsize=11, x=0.01, ha="left", color=INK)
         for axes, panel in zip(place.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw(axes, panel)
@@ -50,7 +50,9 @@ def _draw(axes: "Axes", panel: Panel) -> None:
 def _lines(axes: "Axes", series: Sequence[Series]) -> None:
     for line in series:
         width = 1.8 if line.strong else 1.1
-        axes.plot(line.x, line.y, linestyle=DASHES[line.style], color=line.color, linewidth=width, label=line.name)
+        dot = "o" if len(line.x) == 1 else None  # a line of one point is not seen
+        style = {"linestyle": DASHES[line.style], "color": line.color, "linewidth": width, "marker": dot}
+        axes.plot(line.x, line.y, label=line.name, **style)
 
 
 def _bars(axes: "Axes", series: Sequence[Series]) -> None:

@@ -7,7 +7,6 @@ from rich.console import RenderableType
 
 from tacit.engine.checkpoint import storage, write_atomically
 from tacit.errors import TacitError
-from tacit.experiments import words
 from tacit.experiments.findings import Findings, open_findings
 from tacit.experiments.page import page
 from tacit.experiments.plots import write_png
@@ -32,9 +31,7 @@ def tell(several: Sequence[Findings]) -> Iterator[RenderableType]:
     for findings in several:
         if len(several) > 1:
             yield f"\n{findings.title}"
-        for line in [*findings.guarantees(), findings.devices, findings.standing, words.warning(findings.epsilons)]:
-            if line:
-                yield line
+        yield from findings.lines()
 
 
 def places(paths: Sequence[Path]) -> tuple[Path, Path]:

@@ -17,7 +17,6 @@ from tacit.engine.chunk import Inputs
 from tacit.engine.evaluate import Scores
 from tacit.engine.loop import Run
 from tacit.errors import TacitError
-from tacit.experiments import words
 from tacit.experiments.findings import Findings
 from tacit.experiments.tables import level_table
 from tacit.federation.data import as_input
@@ -76,14 +75,7 @@ class Result:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield self.table()
-        for line in [
-            *self.guarantees(),
-            self.findings.devices,
-            self.findings.standing,
-            words.warning(self.findings.epsilons),
-        ]:
-            if line:
-                yield line
+        yield from self.findings.lines()
 
     def __repr__(self) -> str:
         facts = self.findings.facts

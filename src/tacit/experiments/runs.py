@@ -8,6 +8,7 @@
     outcome.json      how many rounds were done, why no more, and the head of the ledger
     ledger.sqlite     what was spent
     checkpoint.bin    where to go on
+    digest.key        secret: with it, the configuration's digest of the data can be checked; not to be passed on
 
 A folder is never overwritten: another run gets another folder, or resumes this one with the same configuration.
 """
@@ -15,6 +16,7 @@ A folder is never overwritten: another run gets another folder, or resumes this 
 import json
 import os
 import platform
+import secrets
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from tacit.errors import StorageError, TacitError
 from tacit.experiments import toml
 from tacit.experiments.config import decisive, digest, first_difference
 
+_KEY_BYTES = 32
 _PACKAGES = ("torch", "numpy", "dp-accounting", "pandas", "scikit-learn", "scipy")
 
 
@@ -69,6 +72,10 @@ class Folder:
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.bin"
 
+    @property
+    def key(self) -> Path:
+        return self.path / "digest.key"
+
     def content(self) -> dict[str, Any]:
         """The configuration it was run with."""
         try:
@@ -89,7 +96,9 @@ def existing(path: Path | str) -> Folder:
 
 
 def ledger_in(path: Path) -> Path:
-    """The ledger in a folder, which is that of a run, of a federation's server or of a member."""
+    """The ledger in a folder, which is that of a run, of a federation's server or of a member; or the file itself."""
+    if path.is_file():
+        return path
     if not path.is_dir():
         raise TacitError(f"there is no run at {path}: give the folder that `tacit run` printed")
     found = Folder(path).ledger
@@ -100,16 +109,39 @@ def ledger_in(path: Path) -> Path:
     return found
 
 
-def create(path: Path, content: Mapping[str, Any]) -> Folder:
+def secret(path: Path | None, resume: bool = False) -> bytes:
+    """The key of a folder's digests; a new one for a folder that is not there yet, and for none at all."""
+    folder = None if path is None else Folder(path)
+    if folder is not None and folder.key.is_file():
+        with storage(folder.key):
+            return folder.key.read_bytes()
+    if folder is not None and resume and folder.config.is_file():
+        raise TacitError(
+            f"{folder.path} cannot be resumed: it holds no digest.key, by which it is known whether the data are the "
+            "same; restore it from a backup, or start a new run"
+        )
+    return secrets.token_bytes(_KEY_BYTES)
+
+
+def create(path: Path, content: Mapping[str, Any], key: bytes | None = None) -> Folder:
     """A new folder with its configuration in it. What is there already is never touched."""
     folder = Folder(path)
     with storage(path):
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise _occupied(folder, content)
+    _write_secret(folder.key, secret(None) if key is None else key)
     write_atomically(folder.config, toml.dumps(content).encode())
     write_atomically(folder.environment, (json.dumps(environment(), indent=2) + "\n").encode())
     return folder
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """For its owner alone, from the first moment on."""
+    with storage(path), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _occupied(folder: Folder, content: Mapping[str, Any]) -> TacitError:

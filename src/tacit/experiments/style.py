@@ -17,6 +17,7 @@ p { margin: 0 0 8px; }
 .note { color: var(--quiet); font-size: 14px; max-width: 88ch; margin-bottom: 12px; }
 .mark { display: inline-block; vertical-align: 2px; margin-left: 8px; padding: 1px 8px; border-radius: 10px;
   font-size: 12px; font-weight: 500; color: var(--mark); background: var(--mark-paper); white-space: nowrap; }
+.card .mark { margin: 8px 0 0; white-space: normal; }
 .alert { border-left: 3px solid var(--mark); background: var(--mark-paper); padding: 10px 14px; margin: 20px 0 0;
   border-radius: 0 6px 6px 0; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(280px, 1fr)); gap: 14px; margin-top: 12px; }

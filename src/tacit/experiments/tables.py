@@ -18,7 +18,7 @@ FIGURES = (
     ("personal\nvariance", "personal_variance"),
     ("worst\ndecile", "personal_worst_decile"),
 )
-_LAST = "accuracies at the last round, simulation only"
+_LAST = "accuracies at the last evaluated round, simulation only"
 
 
 def level_table(findings: Findings) -> Table:
@@ -28,7 +28,7 @@ def level_table(findings: Findings) -> Table:
     shared = "" if common is None else f"; the shared model on the common test set: {common:.3f}"
     table = _table(
         f"{findings.title}: {facts.method}, plan {facts.plan}",
-        f"accuracies at round {findings.last}, simulation only{shared}",
+        "\n".join(part for part in (f"accuracies {_when(findings)}{shared}", words.simulation(facts)) if part),
     )
     table.add_column("level", overflow="fold")
     table.add_column("clients", justify="right", no_wrap=True)
@@ -43,10 +43,15 @@ def level_table(findings: Findings) -> Table:
     return table
 
 
+def _when(findings: Findings) -> str:
+    spent = "" if findings.timing is None else f"; privacy spent {findings.timing.partition('privacy spent ')[2][:-1]}"
+    return f"after round {findings.last}, simulation only{spent}"
+
+
 def comparison(several: Sequence[Findings]) -> Group:
     """Runs below each other, level by level. A local-only run is the baseline of every personal figure."""
     accuracy = _table("accuracy", _LAST)
-    privacy = _table("privacy", None)
+    privacy = _table("privacy", next(filter(None, (words.simulation(findings.facts) for findings in several)), None))
     for table in (accuracy, privacy):
         table.add_column("run", overflow="fold")
         table.add_column("level", overflow="fold")

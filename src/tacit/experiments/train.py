@@ -20,9 +20,9 @@ from tacit.experiments import runs
 from tacit.experiments.build import Parts, build
 from tacit.experiments.config import Config, full
 from tacit.experiments.facts import Facts
-from tacit.experiments.findings import Findings
+from tacit.experiments.findings import ON_REQUEST, Findings
 from tacit.experiments.identity import describe, identity
-from tacit.experiments.metrics import Metrics, epsilon_rows, frame, score_rows
+from tacit.experiments.metrics import Metrics, frame, score_rows
 from tacit.experiments.result import Result
 from tacit.experiments.runs import Folder
 from tacit.experiments.spending import Spending
@@ -51,7 +51,9 @@ def train(
     a folder that holds another run is refused. Ctrl-C once ends the run after its round, twice at once.
     """
     parts = Parts(federation, model, method, privacy, training, schedule)
-    result = conduct(parts, describe(*parts), None if folder is None else Path(folder), resume, progress)
+    path = None if folder is None else Path(folder)
+    key = runs.secret(path, resume)
+    result = conduct(parts, describe(*parts, key=key), path, resume, progress, key)
     if result.interrupted and progress:
         go_on = f"folder={str(folder)!r}, resume=True" if folder is not None else "a folder, to be able to resume it"
         sys.stderr.write(f"{result.findings.standing} To go on, call it again with {go_on}.\n")
@@ -64,11 +66,16 @@ def run_config(config: Config, folder: Path, resume: bool = False, progress: boo
         import torch
 
         torch.set_num_threads(config.run.threads)
-    return conduct(build(config), full(config), folder, resume, progress)
+    return conduct(build(config), full(config), folder, resume, progress, runs.secret(folder, resume))
 
 
-def conduct(parts: Parts, content: Mapping[str, Any], path: Path | None, resume: bool, progress: bool) -> Result:
-    """Everything is checked and calibrated before a folder is made; the configuration is written before a round."""
+def conduct(
+    parts: Parts, content: Mapping[str, Any], path: Path | None, resume: bool, progress: bool, key: bytes = b""
+) -> Result:
+    """Everything is checked and calibrated before a folder is made; the configuration is written before a round.
+
+    `key`: the folder's secret, by which what is written of the data is keyed.
+    """
     if path is None and resume:
         raise TacitError("resume needs the folder of the run: give folder=...")
     if path is not None and resume:
@@ -77,10 +84,10 @@ def conduct(parts: Parts, content: Mapping[str, Any], path: Path | None, resume:
     with ExitStack() as stack:
         folder = None
         if path is not None:
-            folder = runs.reopen(path, content) if resume else runs.create(path, content)
+            folder = runs.reopen(path, content) if resume else runs.create(path, content, key)
             stack.enter_context(runs.alone(folder))
         ledger = Ledger.open(":memory:" if folder is None else folder.ledger)
-        return _go(parts, made, content, folder, ledger, resume, progress)
+        return _go(parts, made, content, folder, ledger, resume, progress, key)
 
 
 def _go(
@@ -91,24 +98,26 @@ def _go(
     ledger: Ledger,
     resume: bool,
     progress: bool,
+    key: bytes,
 ) -> Result:
     uploads, plan = bool(made.shapes.upload), made.engine.plan
 
+    def facts_of(now: Plan) -> Facts:
+        return Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.stays())
+
     def promised(now: Plan) -> Facts:
         """What was promised to whom, as it stands; kept in the folder."""
-        facts = Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.stays())
+        facts = facts_of(now)
         if folder is not None:
             write_atomically(folder.facts, facts.to_json().encode())
         return facts
 
     facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads)
-    recorder = Recorder(
-        Metrics(folder and folder.metrics), facts, Spending(plan, ledger, uploads), not made.engine.devices.alike
-    )
-    bar = Bar(recorder, facts.name, facts.rounds)
+    recorder = Recorder(Metrics(folder and folder.metrics), facts, ledger, not made.engine.devices.alike)
+    bar = Bar(lambda now: Spending.read(ledger, facts_of(now)).now, facts.name, facts.rounds)
     watchers = (Promises(plan, promised), recorder, *([bar] if progress else []))
-    changes = parts.privacy.changes
-    run = Run(*made, ledger, parts.schedule, folder and folder.path, identity(*parts[:5]), watchers, changes)
+    changes, fingerprint = parts.privacy.changes, identity(*parts[:5], key=key)
+    run = Run(*made, ledger, parts.schedule, folder and folder.path, fingerprint, watchers, changes)
     if resume:
         run.resume()
         recorder.metrics.rewind(run.progress.round)
@@ -122,15 +131,15 @@ def _result(
     run: Run, outcome: Outcome, facts: Facts, recorder: Recorder, content: Mapping[str, Any], folder: Folder | None
 ) -> Result:
     scores = outcome.scores if outcome.scores is not None else run.evaluate()
-    done, spent = outcome.progress.round, recorder.spending.at(outcome.progress.round, run.plan)
+    done = outcome.progress.round
     interim = not recorder.metrics.has(done)
-    if interim and outcome.stopped != "stopped on request":  # a spent budget: this is the end
+    if interim and outcome.stopped != ON_REQUEST:  # a spent budget: this is the end
         bound = outcome.progress.public.get("bound")
-        recorder.record(done, scores, None if bound is None else float(bound), run.plan)
+        recorder.record(done, scores, None if bound is None else float(bound))
         interim = False
     rows = list(recorder.metrics.rows)
     if interim:  # shown, and not written: the resumed run's table is to equal an uninterrupted one's
-        rows += [*score_rows(done, scores, facts.levels), *epsilon_rows(done, facts.unit, spent)]
+        rows += score_rows(done, scores, facts.levels)
     clients = client_table(run, scores)
     if folder is not None:
         ended = {"round": done, "stopped": outcome.stopped, "ledger": str(run.ledger.head())}
@@ -147,6 +156,7 @@ def _result(
         environment=runs.environment(),
         done=done,
         stopped=outcome.stopped,
+        spending=Spending.read(run.ledger, facts),
     )
     return Result(findings, scores, outcome.stopped, folder and folder.path, run)
 

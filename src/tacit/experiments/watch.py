@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,25 +14,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tacit.engine.evaluate import Scores
 from tacit.engine.loop import Report
 from tacit.experiments.facts import Facts
-from tacit.experiments.metrics import ALL, Metrics, Row, epsilon_rows, label, score_rows
-from tacit.experiments.spending import Spending, Spent
+from tacit.experiments.metrics import ALL, CHARGES, Metrics, Row, label, score_rows
+from tacit.experiments.spending import Spent
 from tacit.experiments.words import number
+from tacit.privacy.ledger import Ledger
 from tacit.privacy.plan import Plan
+
+_SHARE = 0.02  # of the time of a run, for telling on its bar what it has spent
 
 
 class Recorder:
-    """Writes down every evaluation, with what had been spent by then; on disk before the round's checkpoint is."""
+    """Writes down every evaluation; on disk before the round's checkpoint is."""
 
-    def __init__(self, metrics: Metrics, facts: Facts, spending: Spending, devices: bool = False) -> None:
-        self.metrics, self._facts, self.spending, self._devices = metrics, facts, spending, devices
-        self.spent: Mapping[str, Spent] = {}
+    def __init__(self, metrics: Metrics, facts: Facts, ledger: Ledger, devices: bool = False) -> None:
+        self.metrics, self._facts, self._ledger, self._devices = metrics, facts, ledger, devices
 
     def after_round(self, report: Report) -> None:
         if self._devices:
             figures = {"asked": report.asked, "dropped": report.asked - report.cohort, "work": report.work}
             self.metrics.append(Row(report.round, ALL, name, v) for name, v in figures.items() if v is not None)
         if report.scores is not None:
-            self.record(report.round, report.scores, report.bound, report.plan)
+            self.record(report.round, report.scores, report.bound)
         if report.heterogeneity is not None:
             spread = zip(("loss_distance_mean", "loss_distance_std"), report.heterogeneity, strict=True)
             self.metrics.append(Row(report.round, ALL, name, value) for name, value in spread)
@@ -39,11 +42,11 @@ class Recorder:
             names = zip(self._facts.levels, report.weights, strict=True)
             self.metrics.append(Row(report.round, label(level), "weight", weight) for level, weight in names)
 
-    def record(self, round: int, scores: Scores, bound: float | None, plan: Plan) -> None:
+    def record(self, round: int, scores: Scores, bound: float | None) -> None:
         if self.metrics.has(round):
             return
-        self.spent = self.spending.at(round, plan)
-        rows = [*score_rows(round, scores, self._facts.levels), *epsilon_rows(round, self._facts.unit, self.spent)]
+        rows = [*score_rows(round, scores, self._facts.levels)]
+        rows.append(Row(round, ALL, CHARGES, self._ledger.charges(round)))
         if bound is not None:
             rows.append(Row(round, ALL, "bound", bound))
         self.metrics.append(rows)
@@ -62,10 +65,16 @@ class Promises:
 
 
 class Bar:
-    """A line on the terminal: the round, accuracy, clip bound, and epsilon by level. Nothing if it is no terminal."""
+    """A line on the terminal: the round, accuracy, clip bound, and epsilon by level. Nothing if it is no terminal.
 
-    def __init__(self, recorder: Recorder, name: str, rounds: int, console: Console | None = None) -> None:
-        self._recorder = recorder
+    `spent` asks the ledger, under the plan of the last round. That takes time, of which a small share of the run's is
+    given to it: the figure says after which round it was asked for.
+    """
+
+    def __init__(
+        self, spent: Callable[[Plan], Mapping[str, Spent]], name: str, rounds: int, console: Console | None = None
+    ) -> None:
+        self._spent = spent
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -77,7 +86,8 @@ class Bar:
         )
         self._progress.disable = not self._progress.console.is_terminal
         self._task = self._progress.add_task(name, total=rounds, status="")
-        self._accuracy = ""
+        self._accuracy, self._privacy = "", ""
+        self._began, self._asking = time.perf_counter(), 0.0
 
     def __enter__(self) -> "Bar":
         self._progress.start()
@@ -90,12 +100,21 @@ class Bar:
         if report.scores is not None:
             personal = report.scores.summary("personal").mean
             self._accuracy = f"personal accuracy {personal:.3f}"
+        if not self._progress.disable:
+            self._ask(report)
         self._progress.update(self._task, completed=report.round, status=self._status(report))
+
+    def _ask(self, report: Report) -> None:
+        began = time.perf_counter()
+        if self._asking > _SHARE * (began - self._began) and report.round < report.rounds:
+            return
+        found = [f"{level} eps {number(next(iter(by.values())))}" for level, by in self._spent(report.plan).items()]
+        self._privacy = f"{', '.join(found)} after round {report.round}" if found else ""
+        self._asking += time.perf_counter() - began
 
     def _status(self, report: Report) -> str:
         bound = "" if report.bound is None else f"clip {report.bound:.3g}"
-        spent = [f"{level} eps {number(next(iter(by.values())))}" for level, by in self._recorder.spent.items() if by]
-        return "  ".join(part for part in (self._accuracy, bound, *spent) if part)
+        return "  ".join(part for part in (self._accuracy, bound, self._privacy) if part)
 
 
 @contextmanager

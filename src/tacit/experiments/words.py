@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from tacit.experiments.facts import Facts, Promise
+from tacit.privacy.statement import SIMULATION
 
 Spent = Mapping[str, float]
 
@@ -56,15 +57,20 @@ def guarantee(promise: Promise, facts: Facts) -> str:
 
 def spent(promise: Promise, epsilon: Spent | None) -> str:
     """Epsilon so far, of what budget, at which delta, by which accountant. The unit stands beside it: `guarantee`."""
-    if promise.standing in ("nothing leaves", "never asked"):
+    if promise.standing in ("nothing leaves", "never asked") and not _spent_before(promise, epsilon):
         return "0.00"
-    if promise.standing != "protected":
+    if promise.standing not in ("protected", "never asked"):
         return "no guarantee"
     if not epsilon:
         return "nothing yet"
     budget = f" of {promise.budget:g}" if promise.budget is not None else ""
     value, by = _parts(epsilon)
     return f"{value}{budget} at delta {promise.delta:g} ({by})"
+
+
+def _spent_before(promise: Promise, epsilon: Spent | None) -> bool:
+    """Whether clients that are not asked at this level have paid at another."""
+    return promise.standing == "never asked" and bool(epsilon) and max((epsilon or {}).values()) > 0
 
 
 def headline(promise: Promise, epsilon: Spent | None) -> str:
@@ -164,7 +170,13 @@ def guarantees(facts: Facts, epsilons: Mapping[str, Spent]) -> list[str]:
     """One sentence for each level that somebody chose, one for the federation, and what they rest on."""
     held = [promise for promise in facts.promises if promise.clients]
     lines = [sentence(promise, facts, epsilons.get(promise.level)) for promise in held]
-    return [*lines, whole(facts, epsilons), *_changes(facts), *map(as_sentence, facts.notes)]
+    marks = [simulation(facts)] if simulation(facts) else []
+    return [*lines, whole(facts, epsilons), *map(as_sentence, marks), *_changes(facts), *map(as_sentence, facts.notes)]
+
+
+def simulation(facts: Facts) -> str:
+    """What stands beside every guarantee of a run on one machine; nothing where none is given."""
+    return SIMULATION if any(promise.standing == "protected" for promise in facts.promises) else ""
 
 
 def _changes(facts: Facts) -> list[str]:

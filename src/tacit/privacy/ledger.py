@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,7 +109,7 @@ class Ledger(Chained):
             known = self._budgets.get(scope)
             if known is None:
                 self._open_scope(line)
-            elif known != line:
+            elif replace(known, note=line.note) != line:
                 raise TacitError(
                     f"{scope} was opened with {_promise(known)}, not {_promise(line)}: a promise does not change; "
                     "start a new ledger for new terms"
@@ -201,6 +201,11 @@ class Ledger(Chained):
         where, values = ("WHERE scope = ?", (scope,)) if scope else ("", ())
         ((last,),) = self._query(f"SELECT MAX(round) FROM charges {where}", *values)
         return -1 if last is None else last
+
+    def charges(self, until: int) -> int:
+        """How many rows there are for rounds before `until`."""
+        ((count,),) = self._query("SELECT COUNT(*) FROM charges WHERE round < ?", int(until))
+        return count
 
     def charged_rounds(self) -> dict[str, int]:
         """In how many rounds each scope was charged."""

@@ -14,7 +14,7 @@ import numpy as np
 from tacit.errors import TacitError
 from tacit.privacy.account import most
 from tacit.privacy.earlier_events import refuse_to_go_on
-from tacit.privacy.ledger import Charge, Ledger
+from tacit.privacy.ledger import Budget, Charge, Ledger
 from tacit.privacy.members import Change, Members, Rows
 from tacit.privacy.plan import Account, Plan
 from tacit.privacy.stays import Stays, accounts
@@ -150,7 +150,9 @@ class Purse:
         changed = {f"client:{client}" for client in self._members.stays}
         for a in accounts:
             if not (a.scope in changed and self._ledger.promised(a.scope)):
-                self._ledger.budget(a.scope, a.unit, a.relation, a.epsilon, a.delta, accountant)
+                place = self._position.get(a.scope)
+                note = "" if place is None else Budget.at(self.plan.setting.choices.of(place).name)
+                self._ledger.budget(a.scope, a.unit, a.relation, a.epsilon, a.delta, accountant, note)
 
     def _rounds_left(self, account: Account | None, spent: Counter, rounds: int) -> int:
         """How many more rounds the account can pay for, of so many that may come."""

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
 
 NO_GUARANTEE: Final = "no guarantee"
+SIMULATION: Final = "simulation: the noise is seeded, nobody is protected by this run"
+"""What stands beside every guarantee whose noise somebody can draw again."""
 _SHOWN: Final = 3
+_AT: Final = "level "
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,17 @@ class Budget:
     epsilon: float | None
     delta: float
     accountant: str
-    note: str = ""
+    note: str = ""  # says whose account it is; no part of the promise
+
+    @property
+    def level(self) -> str | None:
+        """The level that a client with an account of its own was at when it was opened, where the note says it."""
+        return self.note.removeprefix(_AT) if self.note.startswith(_AT) else None
+
+    @staticmethod
+    def at(level: str) -> str:
+        """The note of a client's account."""
+        return f"{_AT}{level}"
 
 
 @dataclass(frozen=True)
@@ -138,9 +151,25 @@ def _price(history: Mapping["DpEvent", int], relation: Any, budget: Budget | Non
     accountant: Any = budget.accountant if budget else "pld"
     if not history:
         return Answer(0.0, accountant), Answer(0.0, "rdp")
+    pure = _pure(history) if budget is not None and budget.delta == 0 else None
+    if pure is not None:
+        return Answer(pure, accountant), Answer(pure, "rdp")
     if budget is None or not 0 < budget.delta < 1:
         return Answer(math.inf, accountant), Answer(math.inf, "rdp")
     return answer(history, budget.delta, relation, accountant), answer(history, budget.delta, relation, "rdp")
+
+
+def _pure(history: Mapping["DpEvent", int]) -> float | None:
+    """At delta 0: randomised responses, whose epsilons add up exactly; None if there is anything else."""
+    import dp_accounting as dp
+
+    total = 0.0
+    for event, count in history.items():
+        if not isinstance(event, dp.RandomizedResponseDpEvent) or not 0 < event.noise_parameter < 1:
+            return None
+        other = event.noise_parameter / event.num_buckets
+        total += count * math.log((1 - event.noise_parameter + other) / other)
+    return total
 
 
 def _line(

@@ -17,7 +17,7 @@ by what was released makes the *sequence* of events adaptive; composition of los
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tacit.privacy.earlier_events import spent
@@ -76,17 +76,30 @@ def accounts(
 
     See the module for the proof; `epochs`: as in `statement`.
     """
-    shared = {history: _at_levels(ledger, history, until) for history in set(stays.values())}
-    return {
-        client: shared[history] + spent(ledger, f"client:{client}", until, epochs) for client, history in stays.items()
-    }
+
+    def charged(scope: str, since: int, before: int | None) -> "Counter[DpEvent]":
+        if scope.startswith("client:"):
+            return spent(ledger, scope, before, epochs)
+        return ledger.spent(scope, since, before)
+
+    return replayed(charged, stays, until)
 
 
-def _at_levels(ledger: "Ledger", stays: Stays, until: int | None) -> "Counter[DpEvent]":
+def replayed(
+    spent: "Callable[[str, int, int | None], Counter[DpEvent]]", stays: Mapping[str, Stays], until: int | None
+) -> "dict[str, Counter[DpEvent]]":
+    """As `accounts`; `spent` says what a scope was charged in which rounds, as `Ledger.spent` does."""
+    shared = {history: _at_levels(spent, history, until) for history in set(stays.values())}
+    return {client: shared[history] + spent(f"client:{client}", 0, until) for client, history in stays.items()}
+
+
+def _at_levels(
+    spent: "Callable[[str, int, int | None], Counter[DpEvent]]", stays: Stays, until: int | None
+) -> "Counter[DpEvent]":
     total: Counter[DpEvent] = Counter()
     for place, stay in enumerate(stays):
         ends = [stays[place + 1].round] if place + 1 < len(stays) else []
         ends += [] if until is None else [until]
         if stay.asked and stay.private:
-            total += ledger.spent(f"level:{stay.level}", stay.round, min(ends, default=None))
+            total += spent(f"level:{stay.level}", stay.round, min(ends, default=None))
     return total

@@ -276,6 +276,6 @@ class Conductor:
         return heard
 
     def _release(self, heard: Heard, turn: int) -> Progress:
-        method, seed = self.made.engine.method, self.made.engine.seed
-        noise: Noise = Secure() if self.fresh else Seeded.of(seed, "server", turn)
-        return learned(method, self.plan, self.progress, heard.totals, heard.rows, noise)
+        engine = self.made.engine
+        noise: Noise = Secure() if self.fresh else Seeded.of(engine.seed, engine.noise_of("server"), turn)
+        return learned(engine.method, self.plan, self.progress, heard.totals, heard.rows, noise)
