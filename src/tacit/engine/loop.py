@@ -13,7 +13,7 @@ import torch
 
 from tacit import tree
 from tacit.core import Method, Server, Shared, Tree
-from tacit.engine import allocator, checkpoint
+from tacit.engine import allocator, checkpoint, decisions
 from tacit.engine.clock import Clock, TimedStore
 from tacit.engine.evaluate import Scores, evaluate
 from tacit.engine.heterogeneity import Diary, Spread
@@ -107,11 +107,14 @@ class Run:
         watchers: Sequence[Watcher] = (),
         changes: Sequence[Change] = (),
     ) -> None:
+        engine.check()
         allocator.keep_memory()
         allocator.give_back()
         if schedule.heterogeneity:
             rounds = engine.plan.setting.rounds
-            engine = replace(engine, programs={}, diary=Diary(engine.federation.clients, rounds, engine.seed))
+            engine = replace(
+                engine, programs={}, decisions={}, diary=Diary(engine.federation.clients, rounds, engine.seed)
+            )
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
@@ -152,6 +155,7 @@ class Run:
             self.engine.diary.losses[self.progress.round :] = torch.nan
         self.purse = Purse(self._first, self.ledger, self.progress.round, self._changes)
         self._adopt(self.purse.plan)
+        self.engine.decisions.update(decisions.restored(saved.get("programs", {})))
 
     def go(self, stop: Callable[[], bool] = lambda: False) -> Outcome:
         """Rounds until the last one, a spent budget, or `stop`. Leaves a checkpoint in every case."""
@@ -192,6 +196,7 @@ class Run:
             "memory": server.memory,
             "public": public,
             "store": store,
+            "programs": decisions.saved(self.engine.decisions),
         }
         if self.engine.diary is not None:
             content["losses"] = {"by round": self.engine.diary.losses}
