@@ -143,7 +143,8 @@ def test_a_client_at_a_kink_is_no_reason_to_refuse_and_no_reason_to_accept() -> 
     """A rounding decides: the plain program, a little moved, differs as much. It is tried on other inputs."""
 
     class AtAKink:
-        clients, exact = 3, None
+        clients: int = 3
+        exact: acceptance.Program | None = None
 
         def __init__(self, kinks: int) -> None:
             self.kinks = kinks

@@ -49,8 +49,11 @@ class Trial(NamedTuple):
 class Trials(Protocol):
     """What a program is compared on. `exact`: the same in double precision, where there is such a form of it."""
 
-    clients: int
-    exact: Program | None
+    @property
+    def clients(self) -> int: ...
+
+    @property
+    def exact(self) -> Program | None: ...
 
     def tame(self, number: int) -> Trial: ...
 

@@ -29,12 +29,12 @@ def record(program: Program, *inputs: Any, trials: Trials | None = None, sure: b
 
     `sure`: it was compared before, so it need not be again. In one thread alone: nothing else may run meanwhile.
     """
-    trials = trials or Scaled(inputs)
+    compared: Trials = Scaled(inputs) if trials is None else trials
     try:
         with torch.no_grad(), allocator.apart():
             recording = _recorded(program, inputs)
             if not sure:
-                accept(Pair(program, recording), _in_double(trials), trials)
+                accept(Pair(program, recording), _in_double(compared), compared)
             return recording
     except Refused:
         raise

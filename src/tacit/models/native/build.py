@@ -159,4 +159,7 @@ _TELLING: Final = {"each_client"}
 
 
 def _call(command: list[str]) -> bytes:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_SECONDS).stdout
+    alone = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}  # a sanitizer is not for compilers
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_SECONDS, env=alone
+    ).stdout

@@ -111,7 +111,7 @@ def _each_client(
 
 def _reach(each: Tensor) -> int:
     """Bytes from its first number to the end of its memory."""
-    return each.untyped_storage().nbytes() - each.storage_offset() * each.itemsize
+    return each.untyped_storage().nbytes() - int(each.storage_offset()) * each.itemsize
 
 
 def _picked_rows(of: Tensor, picks: Tensor) -> Tensor:
