@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint types bench scaling bench-scale crash federation clean
+.PHONY: help demo test lint types sanitize bench scaling bench-scale crash federation clean
 
 help:
 	@echo "make demo         train 200 clients on digits and write a page to look at"
 	@echo "make test         lint, type check, tests and doctests"
 	@echo "make lint         ruff and basedpyright only"
+	@echo "make sanitize     the compiled kernels' tests under the address and undefined-behaviour sanitizers"
 	@echo "make bench        seconds a round beside pfl-research, Flower, Opacus and the machine's limit; about 25 minutes"
 	@echo "make scaling      time and memory against cohort, population, parameters, local steps, threads"
 	@echo "make bench-scale  100,000 clients: memory and time a round"
@@ -31,6 +32,14 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+
+# The sanitizers come before Python, which was built without them; Python and torch leave memory to the system at exit.
+SANITIZER = $(shell gcc -print-file-name=libasan.so)
+KERNEL_TESTS = tests/models/test_native.py tests/models/test_native_bounds.py tests/engine/test_each_client.py \
+	tests/engine/test_compiled_passes.py tests/engine/test_draws.py
+sanitize: $(STAMP)
+	CC=gcc TACIT_SANITIZE=1 LD_PRELOAD=$(SANITIZER) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
+		$(BIN)/pytest -p no:cacheprovider -q $(KERNEL_TESTS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.speed

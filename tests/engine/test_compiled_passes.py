@@ -123,7 +123,6 @@ def test_an_unstored_upload_is_no_longer_than_its_bound(scale: float) -> None:
     y, x = numbers(CLIENTS, ROWS, HIDDEN) * scale, numbers(CLIENTS, ROWS, 784) + 1e3
     y = y - y.mean(1, keepdim=True)  # what rows have in common goes: rounding is a large part of what is left
     replay = record(products, y, x, torch.eye(CLIENTS))
-    assert replay is not None
     norms = replay(y, x, torch.eye(CLIENTS)).double().norm(dim=1)
     assert float(norms.max()) <= 1 + 1e-6
 

@@ -32,7 +32,7 @@ from tests.worlds import DISTRIBUTED, GROUPED, PLANS, PRIVATE, assembled, larges
 
 
 def ended(parts: Assembled, device: str, schedule: Schedule, **options: Any) -> tuple[Run, Outcome]:
-    engine = replace(parts.engine, device=torch.device(device), record=False, programs={})
+    engine = replace(parts.engine, device=torch.device(device), compile="off", programs={})
     run = Run(engine, parts.shapes, Ledger.open(":memory:"), schedule, **options)
     return run, run.go()
 

@@ -13,6 +13,7 @@ import torch
 
 from tacit.core import Method
 from tacit.engine.assemble import Privacy, Training
+from tacit.engine.chunking import Compile
 from tacit.engine.loop import Run
 from tacit.errors import TacitError
 from tacit.experiments.config import fingerprint
@@ -46,9 +47,9 @@ def cluster() -> Iterator[Any]:
     torch.set_num_threads(threads)
 
 
-def ended(method: Method, privacy: Privacy, record: bool | None = None, **options: Any) -> Run:
+def ended(method: Method, privacy: Privacy, compile: Compile = "auto", **options: Any) -> Run:
     one = run(method, privacy, **options)
-    one.engine = replace(one.engine, record=record, programs={})
+    one.engine = replace(one.engine, compile=compile, programs={})
     one.go()
     return one
 
@@ -73,7 +74,7 @@ def test_controls_and_gathered_messages_come_back_from_the_cluster(cluster: Any,
 
 @needs_ray
 def test_workers_record_programs_too(cluster: Any) -> None:
-    assert_same(ended(Ditto(), GROUPED, record=True), ended(Ditto(), GROUPED, record=True, engine="ray"))
+    assert_same(ended(Ditto(), GROUPED, compile="require"), ended(Ditto(), GROUPED, compile="require", engine="ray"))
 
 
 @needs_ray

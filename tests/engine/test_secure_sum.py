@@ -11,6 +11,7 @@ import torch
 from tacit.core import Method
 from tacit.engine import secure_sum
 from tacit.engine.assemble import Privacy
+from tacit.engine.chunking import Compile
 from tacit.engine.loop import Run
 from tacit.errors import TacitError
 from tacit.experiments.build import build
@@ -29,15 +30,15 @@ SECURE = Privacy(plans.Distributed(Fixed(0.5), secure_sum=True), (PRIVATE,))
 PLAIN_FILE = ("method.name=fedavg", "choices=", "levels.open=", "privacy.plan=distributed", "privacy.clip=1.0")
 
 
-def ended(privacy: Privacy, method: Method, record: bool | None = None, drop: float = 0.0, **options: Any) -> Run:
+def ended(privacy: Privacy, method: Method, compile: Compile = "auto", drop: float = 0.0, **options: Any) -> Run:
     one = run(method, privacy, **options)
-    one.engine = replace(one.engine, record=record, programs={}, devices=Devices(drop=drop))
+    one.engine = replace(one.engine, compile=compile, programs={}, devices=Devices(drop=drop))
     one.go()
     return one
 
 
 @pytest.mark.parametrize("method", [FedAvg(), Ditto()])
-@pytest.mark.parametrize("options", [{}, {"chunk": 3}, {"record": True}, {"drop": 0.4, "rounds": 8}])
+@pytest.mark.parametrize("options", [{}, {"chunk": 3}, {"compile": "require"}, {"drop": 0.4, "rounds": 8}])
 def test_the_secure_sum_is_the_plain_sum_bit_by_bit(method: Method, options: dict[str, Any]) -> None:
     one, other = ended(DISTRIBUTED, method, **options), ended(SECURE, method, **options)
     assert largest_difference(one.progress.server.view.model, other.progress.server.view.model) == 0

@@ -9,6 +9,7 @@ import torch
 from tacit.core import Method
 from tacit.engine import record as recording
 from tacit.engine.assemble import Training, assemble
+from tacit.engine.chunking import Compile
 from tacit.engine.loop import Run, Schedule
 from tacit.federation.cohort import Poisson
 from tacit.federation.data import Federation
@@ -20,6 +21,7 @@ from tacit.privacy.ledger import Ledger
 from tests.worlds import CENTRAL, largest_difference, states
 
 INPUTS, CLASSES = (1, 8, 8), 3
+OFF_AND_ON: tuple[Compile, ...] = ("off", "require")
 METHODS = {
     "plain": FedAvg(),
     "momentum": FedAvg(LocalSgd(lr=0.2, momentum=0.9)),
@@ -55,17 +57,17 @@ def federation(sizes: list[int], spoil: int | None = None) -> Federation:
     )
 
 
-def run(method: Method, data: Federation, record: bool, devices: Devices = Devices()) -> Run:
+def run(method: Method, data: Federation, compile: Compile, devices: Devices = Devices()) -> Run:
     training = Training(
         rounds=3, sampler=Poisson(0.8), batch=4, epochs=3, chunk=4, dtype=torch.float64, devices=devices
     )
     parts = assemble(data, initialise(MLP(64, CLASSES, (5,)), 0), method, CENTRAL, training)
-    parts = parts._replace(engine=replace(parts.engine, record=record))
+    parts = parts._replace(engine=replace(parts.engine, compile=compile))
     return Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
 
 
 def same(method: Method, data: Federation, devices: Devices = Devices()) -> None:
-    plain, recorded = (run(method, data, record, devices) for record in (False, True))
+    plain, recorded = (run(method, data, compile, devices) for compile in OFF_AND_ON)
     for each in (plain, recorded):
         each.go()
     assert recorded.engine.programs

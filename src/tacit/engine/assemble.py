@@ -12,6 +12,7 @@ from torch import nn
 from tacit import tree
 from tacit.core import Method, Tree
 from tacit.engine import secure_sum
+from tacit.engine.chunking import Compile
 from tacit.engine.device import device_of
 from tacit.engine.interference import interferes
 from tacit.engine.probe import Probe, count_queries, probe
@@ -48,12 +49,15 @@ class Training:
     devices: Devices = field(default_factory=Devices)
     engine: Literal["local", "ray"] = "local"  # where chunks of a cohort run: in threads, or on a Ray cluster
     device: str = field(default="cpu", repr=False)  # where clients compute, as torch names it: no part of a result
+    compile: Compile = field(default="auto", repr=False)  # client programs: "auto", "off", or "require" (else an error)
 
     def __post_init__(self) -> None:
         if self.engine not in ("local", "ray"):
             raise TacitError(f"engine is {self.engine!r}: use 'local' (this machine) or 'ray' (a Ray cluster)")
         if self.engine == "ray" and self.device != "cpu":
             raise TacitError(f"device is '{self.device}', and Ray's workers compute on CPUs: leave out one of the two")
+        if self.compile not in get_args(Compile):
+            raise TacitError(f"compile is {self.compile!r}: use 'auto', 'off' or 'require'")
         device_of(self.device)
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
             if getattr(self, name) < least:
@@ -164,6 +168,7 @@ def assemble(
         start,
         training.seed,
         chunk=training.chunk,
+        compile=training.compile,
         devices=training.devices,
         device=device_of(training.device),
     )

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from tacit.engine.menu import Menu, Size, menu
 from tacit.federation.cohort import FixedSteps, Shuffled
 from tacit.privacy.sampling import BatchRule
 
+Compile = Literal["auto", "off", "require"]
+"""Whether chunks' programs are recorded: where it pays and can be done, never, or always (else it is an error)."""
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
 _CACHE_NUMBERS = 2**21  # the same with what a step makes, for a recorded program: fastest in a core's cache
 _COMPILED_NUMBERS = 2**23  # the same where kernels are compiled: they take one client after another
@@ -29,7 +32,7 @@ _WORTH_ROUNDS = 20  # rounds that pay for recording one program
 class Chunking:
     """Decides by what is known before the first round, so that a resumed run decides alike.
 
-    `chunk` and `record` are the user's wishes: clients of a chunk, and whether programs are recorded; None to choose.
+    `chunk` and `compile` are the user's wishes: clients of a chunk (None to choose), and whether programs are recorded.
     """
 
     batches: BatchRule
@@ -41,7 +44,7 @@ class Chunking:
     alike: bool  # nobody takes fewer steps than it has
     gather: bool
     chunk: int | None = None
-    record: bool | None = None
+    compile: Compile = "auto"
     outputs: int = 0  # numbers that a client's step makes on its way through the network
     compiled: bool = False  # whether kernels are compiled
     skipped: bool = False  # whether steps that only pad a client cost it next to nothing
@@ -49,10 +52,21 @@ class Chunking:
     @cached_property
     def recorded(self) -> bool:
         """Whether chunks' programs are recorded and replayed: if the run is long enough to gain by it."""
-        if self.record is False or self.gather or not isinstance(self.batches, Shuffled | FixedSteps):
+        if self.compile == "off" or self.unrecorded is not None:
             return False
         programs = 1 if self._one_for_all else len(self._lengths)
-        return self.record is True or self.rounds >= _WORTH_ROUNDS * programs
+        return self.compile == "require" or self.rounds >= _WORTH_ROUNDS * programs
+
+    @property
+    def unrecorded(self) -> str | None:
+        """Why a program cannot be, or, where it must, some chunk's cannot; None where it can."""
+        if self.gather:
+            return "this method's server needs every single message, which recorded programs do not give"
+        if not isinstance(self.batches, Shuffled | FixedSteps):
+            return "programs with Poisson batches, as of plan 'record', are not recorded"
+        if self.compile == "require" and self.steps.max() > self._most_steps:
+            return f"a client takes {self.steps.max()} local steps, more than the {self._most_steps} of a program"
+        return None
 
     def records(self, clients: np.ndarray) -> bool:
         """Whether the program of this chunk is: not if it would be very long."""

@@ -11,7 +11,7 @@ import torch
 
 from tacit import tree
 from tacit.core import Method, Server, Shared, Tree
-from tacit.engine import allocator, checkpoint
+from tacit.engine import allocator, checkpoint, decisions
 from tacit.engine.clock import Clock, TimedStore
 from tacit.engine.evaluate import Scores, evaluate
 from tacit.engine.fingerprint import identity
@@ -107,13 +107,16 @@ class Run:
         watchers: Sequence[Watcher] = (),
         changes: Sequence[Change] = (),
     ) -> None:
+        engine.check()
         allocator.keep_memory()
         allocator.give_back()
         if engine.identity is None:  # "": by the seed alone, to compare with a federation whose parties have no more
-            engine = replace(engine, programs={}, identity=identity(engine, changes))
+            engine = replace(engine, programs={}, decisions={}, identity=identity(engine, changes))
         if schedule.heterogeneity:
             rounds = engine.plan.setting.rounds
-            engine = replace(engine, programs={}, diary=Diary(engine.federation.clients, rounds, engine.seed))
+            engine = replace(
+                engine, programs={}, decisions={}, diary=Diary(engine.federation.clients, rounds, engine.seed)
+            )
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
@@ -157,6 +160,7 @@ class Run:
             self.engine.diary.losses[self.progress.round :] = torch.nan
         self.purse = Purse(self._first, self.ledger, self.progress.round, self._changes)
         self._adopt(self.purse.plan)
+        self.engine.decisions.update(decisions.restored(saved.get("programs", {})))
 
     def go(self, stop: Callable[[], bool] = lambda: False) -> Outcome:
         """Rounds until the last one, a spent budget, or `stop`. Leaves a checkpoint in every case."""
@@ -198,6 +202,7 @@ class Run:
             "public": public,
             "store": store,
             "ledger": str(self.ledger.head()),
+            "programs": decisions.saved(self.engine.decisions),
         }
         if self.engine.diary is not None:
             content["losses"] = {"by round": self.engine.diary.losses}

@@ -98,7 +98,7 @@ class OnRay(Vectorised):
         return _crew(_ray().get_runtime_context().gcs_address, self.several)
 
     def under(self, plan: Plan) -> "OnRay":
-        return replace(self, plan=plan, programs={})
+        return replace(self, plan=plan, programs={}, decisions={})
 
     def _parts(self, given: Broadcast, store: Store, gathered: Tree, chunks: Sequence[np.ndarray]) -> Iterator[Totals]:
         shared, crew, waiting = _ray().put(given), self.crew, deque[tuple[np.ndarray, Any]]()

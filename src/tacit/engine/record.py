@@ -1,13 +1,13 @@
 """A client program recorded once as a flat list of tensor operations, and replayed without `vmap`, `grad` or modules.
 
-The plain program is the reference: a recorded one is used only after it gave the same numbers on other inputs. What is
-recorded depends on shapes alone, never on values, so a resumed run takes the same path as the one that was killed.
+The plain program is the reference: a recorded one is used only after it gave the same on made-up inputs
+(`acceptance.py`). Neither what is recorded nor whether it is accepted depends on anybody's values.
 """
 
-import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,43 +16,115 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from tacit.engine import allocator
+from tacit.engine.acceptance import Pair, Program, Refused, Trial, Trials, accept
 from tacit.engine.simplify import simplify
 from tacit.engine.tape import taped
 from tacit.models.batched import OPENED
 
-Program = Callable[..., Any]
 _plainly: Any = getattr(torch.jit, "optimized_execution", nullcontext)
-_TIPPED = 1e-3
-_MOVED = 100  # roundings that a program's inputs are moved by, to see what it makes of one
-_FAR = 0.1  # further off, nothing excuses it
-_SCALES, _ENOUGH = (1.25, 0.8, 1.5, 0.6, 1.1), 2
 
 
-def record(program: Program, *inputs: Any) -> Program | None:
-    """The program for inputs of these shapes, or None where it cannot be recorded or would not give the same."""
+def record(program: Program, *inputs: Any, trials: Trials | None = None, sure: bool = False) -> "Recording":
+    """The program for inputs of these shapes. `Refused`, with the reason, where it cannot be recorded or differs.
+
+    `sure`: it was compared before, so it need not be again. In one thread alone: nothing else may run meanwhile.
+    """
+    compared: Trials = Scaled(inputs) if trials is None else trials
     try:
         with torch.no_grad(), allocator.apart():
-            shape = pytree.tree_structure(program(*inputs))
-            replay = _replay(simplify(taped(program, *inputs)), inputs, shape)
-            return replay if _often(program, replay, inputs) else None
-    except RuntimeError:  # a value decides what is done next: only the plain program can know it
+            recording = _recorded(program, inputs)
+            if not sure:
+                accept(Pair(program, recording), _in_double(compared), compared)
+            return recording
+    except Refused:
+        raise
+    except Exception as error:  # whatever a pass ran into, the plain program is there
+        raise Refused.because(error) from error
+
+
+def _recorded(program: Program, inputs: Any) -> "Recording":
+    graph, shape = _simplified(program, inputs)
+    return Recording(_interpreted(graph, pytree.tree_leaves(inputs)), inputs, shape)
+
+
+def _in_double(trials: Trials) -> Pair | None:
+    """The passes themselves, on the program in double precision: nothing there is compiled for single."""
+    if trials.exact is None:
+        return None
+    inputs = trials.in_double(trials.tame(0))
+    graph, shape = _simplified(trials.exact, inputs)
+    return Pair(trials.exact, _Laid(graph, inputs, shape))
+
+
+def _simplified(program: Program, inputs: Any) -> tuple[GraphModule, Any]:
+    """What the passes make of it, and the structure of what it gives."""
+    shapes = []
+
+    def noted(*given: Any) -> Any:
+        outputs = program(*given)
+        shapes.append(pytree.tree_structure(outputs))
+        return outputs
+
+    return simplify(taped(noted, *inputs)), shapes[0]
+
+
+class _Laid:
+    """Runs something on inputs that are laid out in memory as the recorded ones were."""
+
+    def __init__(self, run: Any, inputs: Any, shape: Any) -> None:
+        self.run, self._shape = run, shape
+        self._strides = [leaf.stride() for leaf in pytree.tree_leaves(inputs)]
+
+    def __call__(self, *given: Any) -> Any:
+        flat = [_laid(new, old) for new, old in zip(pytree.tree_leaves(given), self._strides, strict=True)]
+        with torch.no_grad(), _plainly(False):  # its optimizer gains nothing here, and first runs the program twice
+            return pytree.tree_unflatten(list(self.run(*flat)), self._shape)
+
+
+class Recording(_Laid):
+    """A program as it is replayed."""
+
+    def replace_constants(self, values: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Puts other tensors of the same shape in the place of some that the program was recorded with."""
+        for name, kept in list(self.run.named_buffers()):
+            for old, new in values:
+                if kept.data_ptr() == old.data_ptr() and kept.shape == old.shape:
+                    _put(self.run, name, new)
+
+
+def _put(module: Any, name: str, value: Tensor) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        module = getattr(module, part)
+    setattr(module, last, value)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Trials of any program: its own inputs, made larger and smaller."""
+
+    inputs: tuple[Any, ...]
+    exact: Program | None = None
+    clients: int = 0
+
+    def tame(self, number: int) -> Trial:
+        scale = (1.25, 0.8, 1.5, 0.6, 1.1, 0.9)[number % 6]
+
+        def other(leaf: Tensor) -> Tensor:
+            if leaf.is_floating_point():
+                return leaf * scale
+            return leaf.flip(0).roll(number, 0) if leaf.dim() else leaf + 1 + number
+
+        return Trial("other", pytree.tree_map(other, self.inputs))
+
+    def wild(self, number: int) -> Trial | None:
         return None
 
-
-def _replay(graph: GraphModule, inputs: Any, shape: Any) -> Program:
-    """Runs the graph on inputs that are laid out in memory as the recorded ones were."""
-    leaves = pytree.tree_leaves(inputs)
-    run = _interpreted(graph, leaves)
-
-    def replay(*given: Any) -> Any:
-        flat = [_laid(new, old) for new, old in zip(pytree.tree_leaves(given), leaves, strict=True)]
-        with torch.no_grad():
-            return pytree.tree_unflatten(list(run(*flat)), shape)
-
-    return replay
+    def in_double(self, trial: Trial) -> tuple[Any, ...]:
+        return trial.inputs
 
 
-def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Program:
+def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Any:
     """In torch's own interpreter, which holds no lock between operations: chunks run in parallel threads."""
     if not hasattr(torch.jit, "trace"):
         return graph
@@ -60,13 +132,7 @@ def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Program:
     _open(graph)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        traced: Any = torch.jit.trace(graph, tuple(leaves), check_trace=False, _store_inputs=False)
-
-    def run(*given: Tensor) -> Any:
-        with _plainly(False):  # its optimizer gains nothing here, and first runs the program twice to look at it
-            return traced(*given)
-
-    return run
+        return torch.jit.trace(graph, tuple(leaves), check_trace=False, _store_inputs=False)
 
 
 def _open(graph: GraphModule) -> None:
@@ -85,64 +151,7 @@ def _part(graph: GraphModule) -> None:
         seen.add(id(value))
 
 
-def _laid(new: Tensor, old: Tensor) -> Tensor:
-    if new.stride() == old.stride():
+def _laid(new: Tensor, strides: tuple[int, ...]) -> Tensor:
+    if new.stride() == strides:
         return new
-    return torch.empty_strided(new.shape, old.stride(), dtype=new.dtype, device=new.device).copy_(new)
-
-
-def _often(program: Program, replay: Program, inputs: Any) -> bool:
-    """Whether both agree on two of five other inputs, which a true recording does but for one start in thousands: a
-    rounding that turns a unit of a network on may be all that differs on one."""
-    agreed = (_agree(program, replay, _others(inputs, at)) for at in range(len(_SCALES)))
-    return sum(itertools.islice(filter(None, agreed), _ENOUGH)) == _ENOUGH
-
-
-def _others(inputs: Any, at: int = 0) -> Any:
-    """Other values of the same shapes: clients in another order, numbers a little larger or smaller."""
-
-    def other(leaf: Tensor) -> Tensor:
-        if leaf.is_floating_point():
-            return leaf * _SCALES[at]
-        return leaf.flip(0).roll(at, 0) if leaf.dim() else leaf + 1 + at
-
-    return pytree.tree_map(other, inputs)
-
-
-def _agree(program: Program, replay: Program, inputs: Any) -> bool:
-    """Whether both give the same. A program that small changes tip over is compared with itself, a little moved."""
-    expected, got = (pytree.tree_leaves(f(*inputs)) for f in (program, replay))
-    if all(_close(a, b) for a, b in zip(expected, got, strict=True)):
-        return True
-    if not all(_close(a, b, _FAR) for a, b in zip(expected, got, strict=True)):
-        return False
-    moved = pytree.tree_leaves(program(*pytree.tree_map(_moved, inputs)))
-    return all(_close(a, b, _distance(a, c)) for a, b, c in zip(expected, got, moved, strict=True))
-
-
-def _moved(leaf: Tensor) -> Tensor:
-    return leaf * (1 + _MOVED * torch.finfo(leaf.dtype).eps) if leaf.is_floating_point() else leaf
-
-
-def _close(a: Tensor, b: Tensor, slack: float = 0.0) -> bool:
-    """Equal up to rounding, or to `slack` where that is more. Norms are compared: a rounding may also turn a unit of a
-    network on that was off.
-
-    A true recording must not be refused by such a chance: a resumed run, which compares on other numbers, would differ.
-    """
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if not a.is_floating_point():  # where uploads are rounded at random, the last digit of one may tip it over
-        return torch.equal(a, b) or bool((a - b).abs().max() <= _TIPPED * a.abs().max())
-    if not torch.equal(a.isfinite(), b.isfinite()):
-        return False
-    return _distance(a, b) <= max(slack, 1e-9 if a.dtype == torch.float64 else _TIPPED)
-
-
-def _distance(a: Tensor, b: Tensor) -> float:
-    """Relative to the first, over what is finite in it."""
-    if not a.is_floating_point():
-        return 0.0
-    finite = a.isfinite()
-    a, b = a[finite].double(), b[finite].double()
-    return float((a - b).norm()) / max(float(a.norm()), 1e-30)
+    return torch.empty_strided(new.shape, strides, dtype=new.dtype, device=new.device).copy_(new)

@@ -1,8 +1,9 @@
 """A round's clients as one tensor program: `vmap` of the method's client program over chunks of the cohort."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -13,23 +14,25 @@ from torch.utils import _pytree as pytree
 from tacit import tree
 from tacit.core import Shared, Tree
 from tacit.engine import secure_sum
+from tacit.engine.acceptance import Program, Refused
 from tacit.engine.chunk import Inputs, Shape
-from tacit.engine.chunking import Chunking
+from tacit.engine.chunking import Chunking, Compile
 from tacit.engine.clients import Clients
+from tacit.engine.decisions import Decisions, Key
 from tacit.engine.device import CPU, on, within
 from tacit.engine.drafts import small_matrix
 from tacit.engine.probe import outputs
-from tacit.engine.record import Program, record
+from tacit.engine.rehearsal import recorded
 from tacit.engine.store import Store
 from tacit.engine.workers import Workers
+from tacit.errors import TacitError
 from tacit.models.native import compiled
 from tacit.models.task import ModuleTask
 from tacit.privacy.plan import Plan
 from tacit.privacy.release import Message, Totals
 
-Key = tuple[Shape, tuple[torch.Size, ...]]
-"""Of a recorded program: its chunk, and the shapes of what is broadcast (a method's may change between rounds)."""
 Result = TypeVar("Result")
+_log = logging.getLogger("tacit")
 
 
 class Broadcast(NamedTuple):
@@ -57,14 +60,15 @@ class Computed(NamedTuple):
 class Vectorised(Clients):
     """Runs client programs. Results do not depend on `chunk` or threads beyond the order of floating-point sums.
 
-    `record`: whether a chunk's program is recorded and replayed; by default if the run is long enough to gain by it.
+    `compile`: whether a chunk's program is recorded and replayed; by default if the run is long enough to gain by it.
     `device`: where clients compute and are evaluated; on others than the CPU nothing is recorded, in one thread.
     """
 
     chunk: int | None = None
-    record: bool | None = None
+    compile: Compile = "auto"
     device: torch.device = CPU
     programs: dict[Key, Program | None] = field(default_factory=dict)
+    decisions: Decisions = field(default_factory=dict)
 
     def round(
         self,
@@ -100,7 +104,7 @@ class Vectorised(Clients):
 
     def under(self, plan: Plan) -> "Vectorised":
         """The same with another plan, that of the next rounds; the workers stay, what was recorded does not."""
-        other = replace(self, plan=plan, programs={})
+        other = replace(self, plan=plan, programs={}, decisions={})
         other.__dict__["workers"] = self.workers
         if self.device != CPU:
             other.__dict__["_moved"] = replace(self._moved, plan=plan)
@@ -142,7 +146,7 @@ class Vectorised(Clients):
             alike=self.devices.alike,
             gather=self.method.gather,
             chunk=self.chunk,
-            record=self.record if self.device == CPU else False,
+            compile=self.compile if self.device == CPU else "off",
             outputs=outputs(self.task, self.start, self.federation, self._batch),
             compiled=self._compiled,
             skipped=self._compiled and all(small_matrix(leaf) for leaf in self.start.values()),
@@ -160,6 +164,16 @@ class Vectorised(Clients):
     @property
     def recorded(self) -> bool:
         return self.chunking.recorded
+
+    def check(self) -> None:
+        """Raises a `TacitError` where compilation is required and cannot be had, before anything is charged."""
+        if self.compile != "require":
+            return
+        why = self.chunking.unrecorded if self.device == CPU else f"nothing is recorded on device '{self.device}'"
+        if why is None and self._dtype == torch.float32 and not compiled():
+            why = "there are no compiled kernels: install a C compiler"
+        if why is not None:
+            raise TacitError(f"compile is 'require', and {why}; or use compile = 'auto'")
 
     def compute(self, task: ModuleTask, given: Broadcast, clients: np.ndarray, inputs: Inputs) -> Computed:
         """A chunk's round, from what its clients have and drew; nothing is written."""
@@ -184,10 +198,22 @@ class Vectorised(Clients):
         """
         if not self.chunking.records(clients) or (key := self._key(given, clients)) in self.programs:
             return
-        (view, public, round), shape = given, key[0]
-        inputs = shape.fill(self.inputs_for(state(), clients, round))
-        program = partial(self._plain, self.task, shape)
-        self.programs[key] = record(program, view, public, torch.tensor(round), inputs)
+        self.programs[key] = self._recording(key, given)
+
+    def _recording(self, key: Key, given: Broadcast) -> Program | None:
+        """The chunk's program, recorded; None, and a line in the log, where the plain one is to run."""
+        why = self.decisions.get(key)
+        if not why:
+            try:
+                made = recorded(self, key[0], given, sure=why is not None)
+                self.decisions[key] = ""
+                return made
+            except Refused as refused:
+                why = self.decisions[key] = str(refused)
+        if self.compile == "require":
+            raise TacitError(f"compile is 'require', and a program cannot be recorded ({why}): use compile = 'auto'")
+        _log.warning("a program of %d clients is not recorded, the plain one runs: %s", key[0].clients, why)
+        return None
 
     def _parts(self, given: Broadcast, store: Store, gathered: Tree, chunks: Sequence[np.ndarray]) -> Iterable[Totals]:
         """The totals of each chunk, in order; its clients' states are then in the store."""

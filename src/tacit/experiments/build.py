@@ -113,6 +113,7 @@ def build_training(config: Config) -> Training:
         chunk=config.run.chunk,
         engine=config.run.engine,
         device=config.run.device,
+        compile=config.run.compile,
         devices=Devices(**(_given(config.devices) if config.devices else {})),
         dtype={"float32": torch.float32, "float64": torch.float64}[config.run.dtype],
     )

@@ -35,6 +35,7 @@ NOT_IN_RESULT = (
     ("run", "chunk"),
     ("run", "engine"),
     ("run", "device"),
+    ("run", "compile"),
     ("run", "checkpoint_every"),
     ("privacy", "secure_sum"),
     ("privacy", "threshold"),

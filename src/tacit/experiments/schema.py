@@ -190,6 +190,7 @@ class RunTable(Table):
     threads: Count | None = None
     engine: Literal["local", "ray"] = "local"
     device: str = "cpu"
+    compile: Literal["auto", "off", "require"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
 
 

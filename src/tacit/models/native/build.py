@@ -1,11 +1,16 @@
 """C compiled when it is first needed, with whatever compiler there is, and kept for the next process.
 
 A library is named by its sources, the compiler and the processor's abilities, so that a home that several machines
-share has one for each. Set `TACIT_NATIVE=0` to go without; `CC` names a compiler.
+share has one for each. Set `TACIT_NATIVE=0` to go without; `CC` names a compiler; `TACIT_SANITIZE=1` builds one that
+stops at every access out of bounds and all undefined behaviour (`make sanitize`).
+
+Our compilers have nothing to complain of (`-Wall -Wextra`, and `-Werror` in tests and under the sanitizers). A user's
+may be newer and know a warning that ours do not: that is no reason to go without kernels, so there it is no error.
 """
 
 import ctypes
 import hashlib
+import logging
 import os
 import shlex
 import shutil
@@ -32,20 +37,46 @@ SOURCES: Final = (
     "shuffles.c",
     "room.c",
 )
-_FLAGS: Final = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared", "-w")
-_SECONDS: Final = 120
+WARNINGS: Final = ("-Wall", "-Wextra")
+_FLAGS: Final = ("-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared", *WARNINGS)
+_FAST: Final = ("-O3",)
+_SANITIZED: Final = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Werror")
+_SECONDS: Final = 600
+_log: Final = logging.getLogger("tacit")
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The kernels, or None: switched off, no compiler, or one that does not understand them."""
+    """The kernels, or None, and a line in the log: switched off, no compiler, or one that does not understand them."""
     compiler = _compiler()
-    if os.environ.get("TACIT_NATIVE") == "0" or compiler is None or sys.platform == "win32":
+    if os.environ.get("TACIT_NATIVE") == "0":
+        _log.info("compiled kernels are switched off (TACIT_NATIVE=0): torch's operations do their work")
+        return None
+    if compiler is None or sys.platform == "win32":
+        _log.warning("no C compiler was found for compiled kernels: torch's operations do their work, more slowly")
         return None
     try:
         return ctypes.CDLL(str(_built(compiler)))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError) as error:
+        _log.warning("kernels could not be compiled (%s): torch's operations do their work, more slowly", _said(error))
         return None
+
+
+def name() -> str:
+    """Of the library that is used: equal names are equal kernels."""
+    compiler = _compiler()
+    return "none" if library() is None or compiler is None else _name(compiler)
+
+
+def _said(error: Exception) -> str:
+    """The first line that names an error, of what a compiler wrote."""
+    written = getattr(error, "stderr", None) or b""
+    lines = [line.strip() for line in written.decode(errors="replace").splitlines()]
+    return next((line for line in lines if "error" in line), str(error).partition("\n")[0])[:200]
+
+
+def flags() -> tuple[str, ...]:
+    return (*_FLAGS, *(_SANITIZED if os.environ.get("TACIT_SANITIZE") == "1" else _FAST))
 
 
 def _compiler() -> list[str] | None:
@@ -60,7 +91,7 @@ def _built(compiler: list[str]) -> Path:
     if not wanted.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / "library.so"
-            _call([*compiler, *_FLAGS, "-o", str(made), *(str(HERE / name) for name in SOURCES)])
+            _call([*compiler, *flags(), "-o", str(made), *(str(HERE / name) for name in SOURCES)])
             made.replace(wanted)  # whole or not at all, whoever else is building it
     return wanted
 
@@ -68,7 +99,7 @@ def _built(compiler: list[str]) -> Path:
 def _name(compiler: list[str]) -> str:
     """Of the sources, and of what the compiler knows of itself and of this processor."""
     facts = _call([*compiler, "-march=native", "-dM", "-E", "-x", "c", os.devnull])
-    parts = [facts, " ".join(_FLAGS).encode(), *(file.read_bytes() for file in sorted(HERE.glob("*.[ch]")))]
+    parts = [facts, " ".join(flags()).encode(), *(file.read_bytes() for file in sorted(HERE.glob("*.[ch]")))]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
@@ -104,22 +135,31 @@ def operation(schema: str, function: Callable[..., object]) -> None:
 _operations: Final = torch.library.Library("tacit", "FRAGMENT")
 
 
-def call(function: str, tensors: Sequence[Tensor | None], *numbers: float) -> None:
-    """One of the library's functions, on the tensors' memory and these numbers; Python's lock is free meanwhile."""
+def call(function: str, tensors: Sequence[Tensor | None], *numbers: float) -> int:
+    """One of the library's functions, on the tensors' memory and these numbers; Python's lock is free meanwhile.
+
+    What it returns, where it returns something.
+    """
     found = library()
     assert found is not None, "asked before"
     pointers = (None if leaf is None else leaf.data_ptr() for leaf in tensors)
-    _function(found, function, len(tensors), tuple(map(type, numbers)))(*pointers, *numbers)
+    return _function(found, function, len(tensors), tuple(map(type, numbers)))(*pointers, *numbers)
 
 
 @cache
-def _function(found: ctypes.CDLL, name: str, tensors: int, numbers: tuple[type, ...]) -> Callable[..., None]:
+def _function(found: ctypes.CDLL, name: str, tensors: int, numbers: tuple[type, ...]) -> Callable[..., int]:
     function = getattr(found, name)
     kinds = {int: ctypes.c_long, bool: ctypes.c_long, float: ctypes.c_double}
     function.argtypes = [ctypes.c_void_p] * tensors + [kinds[kind] for kind in numbers]
-    function.restype = None
+    function.restype = ctypes.c_long if name in _TELLING else None
     return function
 
 
+_TELLING: Final = {"each_client"}
+
+
 def _call(command: list[str]) -> bytes:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_SECONDS).stdout
+    alone = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}  # a sanitizer is not for compilers
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_SECONDS, env=alone
+    ).stdout

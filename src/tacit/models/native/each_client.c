@@ -296,9 +296,9 @@ static void put(const Operation *o, Factors f, const long *a, const float *b, co
         for (long i = 0; i < o->size[0] * wide; i++) to[i] = f.beta * c[i];
     for (long k = 0; k < o->depth; k++) {
         const float *from = b + k * o->b.stride[0];
-        float *row = to + a[k * o->a.stride[0]] * wide;
-        if (a[k * o->a.stride[0]] < 0 || a[k * o->a.stride[0]] >= o->size[0]) continue;
-        for (long i = 0; i < wide; i++) row[i] += f.alpha * from[i];
+        long row = a[k * o->a.stride[0]];
+        if (row < 0 || row >= o->size[0]) continue;
+        for (long i = 0; i < wide; i++) to[row * wide + i] += f.alpha * from[i];
     }
 }
 
@@ -334,8 +334,93 @@ INLINE void *found(void *const *memory, const Operand *operand, long client, lon
 /* Masks have a byte for each place, row numbers eight. */
 INLINE long bytes(long kind, long masks, long rows) { return kind == masks ? 1 : kind == rows ? 8 : 4; }
 
-void each_client(const Operation *operations, const Factors *factors, void **memory, long several, long clients, long numbers)
+/* Every memory that a list speaks of, and how many bytes of it there are; from `outputs` on they may be written to. */
+typedef struct {
+    void *const *at;
+    const long *bytes;
+    long several, outputs, clients;
+} Memory;
+
+/* Places that an operation goes to, along up to three dimensions. */
+typedef struct {
+    long size[3], stride[3];
+} Box;
+
+/* Whether all places of a box, for the first client and the last, lie in an operand's memory. Strides are not negative,
+   so that these two have the first place and the last. */
+static int inside(const Memory *m, const Operand *operand, long width, Box box)
 {
+    __int128 last = 0;
+    if (operand->memory < 0 || operand->memory >= m->several || operand->offset < 0 || operand->step < 0) return 0;
+    for (int d = 0; d < 3; d++) {
+        if (box.size[d] < 1 || box.stride[d] < 0) return 0;
+        last += (__int128)(box.size[d] - 1) * box.stride[d];
+    }
+    last += (__int128)operand->offset + (__int128)(m->clients - 1) * operand->step;
+    return (last + 1) * width <= m->bytes[operand->memory];
+}
+
+/* Along the last dimension numbers are neighbours, or one number is meant. */
+static int along(const Memory *m, const Operation *o, const Operand *operand, long width)
+{
+    const long *s = operand->stride;
+    return (s[2] == 0 || s[2] == 1) && inside(m, operand, width, (Box){{o->size[0], o->size[1], o->size[2]}, {s[0], s[1], s[2]}});
+}
+
+static int along_matrix(const Memory *m, const Operand *operand, long rows, long columns)
+{
+    return inside(m, operand, 4, (Box){{rows, columns, 1}, {operand->stride[0], operand->stride[1], 0}});
+}
+
+/* Whether an operation stays within its memory: the cases follow `once`, operand by operand. */
+static int stays(const Memory *m, const Operation *o)
+{
+    const long *n = o->size, depth = o->depth;
+    const Operand *to = &o->to, *a = &o->a, *b = &o->b, *c = &o->c;
+    if (to->memory != 0 && to->memory < m->outputs) return 0;
+    if (o->unless.memory != NOTHING && !inside(m, &o->unless, 1, (Box){{1, 1, 1}, {0, 0, 0}})) return 0;
+    if (n[0] < 1 || n[1] < 1 || n[2] < 1 || depth < 0) return 0;
+    int written = inside(m, to, 4, (Box){{n[0], n[1], n[2]}, {to->stride[0], to->stride[1], 1}});
+    switch (o->kind) {
+        case MULTIPLE: case RECTIFIED: case EXPONENTIAL: return written && along(m, o, a, 4);
+        case SUM: case PRODUCT: case QUOTIENT: case GATED: return written && along(m, o, a, 4) && along(m, o, b, 4);
+        case ADDED_PRODUCT: return written && along(m, o, a, 4) && along(m, o, b, 4) && along(m, o, c, 4);
+        case FILLED: return written && along(m, o, a, 4) && along(m, o, b, 1);
+        case CHOSEN: return written && along(m, o, a, 1) && along(m, o, b, 4) && along(m, o, c, 4);
+        case TOTAL: case LARGEST: {
+            int row = n[2] == 1;  /* along which numbers are neighbours */
+            return inside(m, to, 4, (Box){{n[0], 1, n[2]}, {to->stride[0], 0, 1}}) &&
+                   inside(m, a, 4, (Box){{n[0], n[1], n[2]}, {a->stride[0], row ? 1 : a->stride[1], 1}});
+        }
+        case MATRIX:
+            return inside(m, to, 4, (Box){{n[0], n[1], 1}, {to->stride[0], 1, 0}}) &&
+                   (depth == 0 || (along_matrix(m, a, n[0], depth) && along_matrix(m, b, depth, n[1]))) &&
+                   (c->memory == NOTHING ||
+                    ((c->stride[1] == 0 || c->stride[1] == 1) && along_matrix(m, c, n[0], n[1])));
+        case PICKED:
+            return inside(m, to, 4, (Box){{1, n[1], n[2]}, {0, to->stride[1], 1}}) &&
+                   (depth == 0 || inside(m, a, 4, (Box){{1, depth, n[2]}, {0, a->stride[1], 1}})) &&
+                   inside(m, b, 8, (Box){{1, n[1], 1}, {0, b->stride[1], 0}});
+        case PUT:
+            return inside(m, to, 4, (Box){{n[0], n[1], 1}, {n[1], 1, 0}}) &&
+                   (depth == 0 || (inside(m, a, 8, (Box){{depth, 1, 1}, {a->stride[0], 0, 0}}) &&
+                                   inside(m, b, 4, (Box){{depth, n[1], 1}, {b->stride[0], 1, 0}}))) &&
+                   (c->memory == NOTHING || inside(m, c, 4, (Box){{n[0], n[1], 1}, {n[1], 1, 0}}));
+        case SQUARES: return inside(m, to, 4, (Box){{1, 1, 1}, {0, 0, 0}}) && inside(m, a, 4, (Box){{n[2], 1, 1}, {1, 0, 0}});
+    }
+    return 0;
+}
+
+/* 0, or the number of the first operation (from 1 on) that would leave its memory: then nothing was done. `bytes` are
+   those of each of the `memories`, outputs from the number `outputs` on; the first is this list's own. */
+long each_client(const Operation *operations, const Factors *factors, void **memory, long *bytes_of, long several,
+                 long clients, long numbers, long memories, long outputs)
+{
+    Memory all_of = {memory, bytes_of, memories, outputs, clients};
+    if (clients < 1) return 0;
+    bytes_of[0] = 4 * numbers;
+    for (long i = 0; i < several; i++)
+        if (!stays(&all_of, operations + i)) return i + 1;
     memory[0] = room(numbers);
     for (long k = 0; k < clients; k++)
         for (const Operation *o = operations; o < operations + several; o++) {
@@ -346,4 +431,5 @@ void each_client(const Operation *operations, const Factors *factors, void **mem
                  found(memory, &o->to, k, 4));
         }
     leave();
+    return 0;
 }

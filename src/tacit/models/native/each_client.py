@@ -16,6 +16,7 @@ from tacit.models.native.build import call, operation
 OWN: Final = 0
 """The memory that a list works in; inputs follow, then outputs."""
 DIMENSIONS: Final = 3
+_NUMBERS: Final = 2 + DIMENSIONS + 5 * (3 + DIMENSIONS)  # of an operation
 
 
 class Kind(IntEnum):
@@ -95,10 +96,22 @@ def _each_client(
     given = [*laid, *(each.contiguous() for each in inputs)]
     if [each.itemsize for each in given] != widths:
         raise RuntimeError("a list was written for numbers of other types")
+    if numbers.shape != (len(factors), _NUMBERS) or numbers.dtype != torch.int64 or factors.dtype != torch.float32:
+        raise RuntimeError("a list's numbers are not those of operations")
     made = [torch.empty(clients, size) for size in sizes]
-    memory = torch.tensor([0, *(each.data_ptr() for each in given), *(each.data_ptr() for each in made)])
-    call("each_client", (numbers, factors, memory), len(numbers), clients, own)
+    every = [*given, *made]
+    memory = torch.tensor([0, *(each.data_ptr() for each in every)])
+    reach = torch.tensor([0, *(_reach(each) for each in every)])
+    lists = (numbers.contiguous(), factors.contiguous(), memory, reach)
+    ends = len(numbers), clients, own, len(every) + 1, len(given) + 1
+    if at := call("each_client", lists, *ends):
+        raise RuntimeError(f"operation {at} of a list would leave its memory")
     return made
+
+
+def _reach(each: Tensor) -> int:
+    """Bytes from its first number to the end of its memory."""
+    return each.untyped_storage().nbytes() - int(each.storage_offset()) * each.itemsize
 
 
 def _picked_rows(of: Tensor, picks: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ void shuffled_rows(const uint64_t *keys, const long *sizes, const long *firsts, 
     memset(mask, 0, clients * steps * batch);
     memset(live, 0, clients * steps);
     for (long k = 0; k < clients; k++) {
-        Stream s = {0, {keys[2 * k], keys[2 * k + 1]}};
+        Stream s = {.key = {keys[2 * k], keys[2 * k + 1]}};
         long n = sizes[k], whole = (n + batch - 1) / batch * batch, *to = rows + k * steps * batch;
         uint8_t *real = mask + k * steps * batch;
         for (long e = 0; e < epochs; e++, to += whole, real += whole) {

@@ -17,6 +17,8 @@ def shuffled(
     if library() is None:
         return None
     several = len(sizes)
+    if several and (sizes.min() < 1 or epochs * -(-int(sizes.max()) // batch) > steps):
+        raise ValueError(f"{steps} steps are too few for {int(sizes.max())} rows, or a client has none")
     rows = torch.empty(several, steps, batch, dtype=torch.int64)
     mask, live = (torch.empty(shape, dtype=torch.bool) for shape in (rows.shape, rows.shape[:2]))
     given = (torch.from_numpy(np.array(each, np.int64)) for each in (keys, sizes, firsts))
