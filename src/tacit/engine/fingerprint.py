@@ -35,6 +35,7 @@ def identity(engine: Clients, changes: Sequence[Change] = ()) -> str:
         setting.batches,
         setting.rounds,
         setting.accountant,
+        setting.exact,
         engine.devices,
         tuple(changes),
         engine.seed,

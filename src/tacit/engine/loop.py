@@ -300,5 +300,4 @@ class Run:
 
 def _mark(engine: Vectorised, fingerprint: str) -> str:
     """What its noise and uploads come of: a run of the same mark releases the same again."""
-    exactly = " exactly" * engine.plan.setting.exact
-    return f"{type(engine.method).__name__}, seed {engine.seed}, run {fingerprint or engine.identity}{exactly}"
+    return f"{type(engine.method).__name__}, seed {engine.seed}, run {fingerprint or engine.identity}"
