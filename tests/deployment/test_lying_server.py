@@ -102,9 +102,9 @@ def test_who_waits_is_accepted_by_the_fingerprint_that_was_compared(tmp_path: Pa
 def test_a_member_can_demand_more_of_its_own_share_than_the_offer_has(tmp_path: Path) -> None:
     offered = own_noise(OFFER.planned(liar.LEVEL))
     assert member(tmp_path, own_noise=offered).agreement.own_noise == offered
-    for demands in ({"own_noise": 1.01 * offered}, {"threshold": 0.7}):
+    for demands in (Demands(own_noise=1.01 * offered), Demands(threshold=0.7)):
         with pytest.raises(TacitError, match="that you demand"):
-            Demands(**demands).made(Agreement.to(OFFER, "a", liar.LEVEL))
+            demands.made(Agreement.to(OFFER, "a", liar.LEVEL))
 
 
 def test_a_floor_that_was_raised_later_is_kept(tmp_path: Path, others: dict[str, str]) -> None:
