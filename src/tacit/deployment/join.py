@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from tacit.deployment.flower import Node, end
+from tacit.deployment.flower import Node
 from tacit.deployment.home import Agreement, Home
 from tacit.deployment.keys import fingerprint, make_node_key, sign
-from tacit.deployment.local import free_port
 from tacit.deployment.proxy import leaving
 from tacit.deployment.register import read_invitation
+from tacit.deployment.supervise import Station
 from tacit.engine.checkpoint import write_atomically
 from tacit.engine.flower.custody import Custody
 from tacit.engine.flower.own import Rows
@@ -75,21 +75,23 @@ def returning(folder: Path) -> Node:
 
 def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: False) -> None:
     """Keeps the node running until told to stop. After a crash the server refuses it for a minute: it tries again."""
-    nursery, supernode, tried = node.nursery(), node.supernode(free_port()), time.monotonic()
-    custody, seen = Custody(node.home), -1
+    custody, seen, station = Custody(node.home), -1, Station(node)
     try:
+        station.start()
+        console.print(
+            "Taking part; Ctrl-C to stop. Your data, your personal model and your account are in this folder."
+        )
+        tried = time.monotonic()
         while not stop():
             time.sleep(0.5)
-            if nursery.poll() is not None:
-                nursery = node.nursery()
-            if supernode.poll() is not None and time.monotonic() > tried + RETRY:
-                supernode, tried = node.supernode(free_port()), time.monotonic()
+            if not station.whole and time.monotonic() > tried + RETRY:
+                station.start()
+                tried = time.monotonic()
             if (now := custody.answers()) != seen:
                 seen = now
                 console.print(f"answered {now} times; {_spent(node.home)}")
     finally:
-        end(supernode, 5.0)
-        end(nursery, 1.0)
+        station.stop()
 
 
 def leave(folder: Path) -> None:
