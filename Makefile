@@ -57,6 +57,7 @@ federation: $(STAMP)
 	$(BIN)/python -m benchmarks.federation.parity
 	$(BIN)/python -m benchmarks.federation.parity --dtype float32
 	$(BIN)/python -m benchmarks.federation.faults
+	$(BIN)/python -m benchmarks.federation.orphans
 	$(BIN)/python -m benchmarks.federation.hostile
 	$(BIN)/python -m benchmarks.federation.hostile --plan distributed
 	$(BIN)/python -m benchmarks.federation.invented
@@ -65,6 +66,7 @@ federation: $(STAMP)
 	$(BIN)/python -m benchmarks.federation.paths
 	$(BIN)/python -m benchmarks.federation.outsider
 	$(BIN)/python -m benchmarks.federation.restored --loopback
+	$(BIN)/python -m benchmarks.federation.neighbour
 	$(BIN)/python -m benchmarks.federation.quiet
 	$(BIN)/python -m benchmarks.federation.page
 

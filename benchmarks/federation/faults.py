@@ -41,8 +41,8 @@ class Fault:
 
 
 def _group(fed: Local, sign: signal.Signals) -> None:
-    for name in (VICTIM, f"{VICTIM}/nursery"):
-        os.killpg(fed.running[name].pid, sign)
+    for process in fed.running[VICTIM].running.values():
+        os.killpg(process.pid, sign)
 
 
 def _kill_link(fed: Local) -> None:
@@ -59,7 +59,7 @@ def _kill_server_app(fed: Local) -> None:
     for entry in Path("/proc").iterdir():
         try:
             ours = entry.name.isdecimal() and os.getsid(int(entry.name)) == session
-            if ours and b"flwr-serverapp" in (entry / "cmdline").read_bytes():
+            if ours and b"\0serverapp\0" in (entry / "cmdline").read_bytes():
                 os.kill(int(entry.name), signal.SIGKILL)
         except OSError:
             continue
@@ -77,7 +77,7 @@ def _fill(fed: Local) -> None:
 
 def _terminate(fed: Local) -> None:
     """Whoever looks after the nodes (`Local.revive`) starts it again: a second node of one key would be refused."""
-    end(fed.running[VICTIM], 20.0)
+    end(fed.running[VICTIM].running["supernode"], 20.0)
 
 
 FAULTS = {

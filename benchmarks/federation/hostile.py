@@ -1,8 +1,6 @@
 """One node of five lies, each turn in another way: every lie is rejected and counted, and the round completes."""
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -10,6 +8,7 @@ from benchmarks.federation.evil import SEEN_AS, kinds
 from benchmarks.federation.worlds import World, config_of, federation, finite, note, noted
 from tacit.deployment.flower import end, environment
 from tacit.deployment.local import Local
+from tacit.deployment.processes import start
 
 VILLAIN = "1"
 
@@ -40,14 +39,10 @@ def main() -> None:
 
 
 def turn_evil(fed: Local) -> None:
-    node = fed.node(VILLAIN)
-    end(fed.running[f"{VILLAIN}/nursery"], kill=True)
-    fed.running[f"{VILLAIN}/nursery"] = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.federation.evil", str(node.flower.resolve() / "door"), node.server],
-        env=environment(node.flower),
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-    )
+    node, running = fed.node(VILLAIN), fed.running[VILLAIN].running
+    end(running["nursery"], kill=True)
+    here = {"folder": node.home, "env": environment(node.flower), "log": node.log}
+    running["nursery"] = start("benchmarks.federation.evil", str(node.door), node.server, **here)
 
 
 def _has_log(fed: Local) -> bool:

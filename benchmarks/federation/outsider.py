@@ -67,13 +67,14 @@ def _stranger(site: Site, folder: Path) -> str:
     home.mkdir()
     make_node_key(home / "node.key")
     node = Node(home, f"{LOOPBACK}:{site.port}", site.link.folder / "ca.crt")
+    node.prepare()
     process = node.supernode(free_port())
     until = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < until:
         time.sleep(0.5)
     code = process.poll()
     end(process, kill=True)
-    return f"refused (the node ended with {code})" if code else "LET IN"
+    return "LET IN" if code is None else f"refused (the node ended with {code})"  # one that is let in goes on
 
 
 def _plaintext(site: Site) -> str:

@@ -10,6 +10,7 @@ from benchmarks.federation.worlds import METHODS, PLANS, noted
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "federation.md"
 MISSING = "not measured"
+PARTS = ("parity", "faults", "orphans", "hostile", "liar", "outsider", "neighbour", "restored", "quiet")
 
 
 def parity(found: dict[str, Any], dtype: str) -> str:
@@ -82,6 +83,33 @@ def liar(found: dict[str, Any]) -> str:
     return "\n".join(["| what the server says | what the member does |", "|---|---|", *rows])
 
 
+def orphans(found: dict[str, Any]) -> str:
+    """What was left of killed owners, by kind of owner."""
+    lines = [
+        "| killed | times | processes then | gone after, at most | silent | a drop-out | joined again, once |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind in ("join", "serve"):
+        runs = [value for key, value in found.items() if key.startswith(f"{kind}/")]
+        if not runs:
+            lines.append(f"| `tacit {kind}` | {MISSING} | | | | | |")
+            continue
+        n, took = len(runs), [run["seconds"] for run in runs]
+        slowest = "never" if None in took else f"{max(took):.2f} s"
+        silent = f"{sum(run['silent'] for run in runs)} of {n}"
+        dropped, again = "-", "-"
+        if kind == "join":
+            dropped = f"{sum(run['dropped out'] for run in runs)} of {n}"
+            again = f"{sum(run['joined again'] and run['nodes at once'] == 1 for run in runs)} of {n}"
+        were = "-".join(str(run["processes"]) for run in runs)
+        lines.append(f"| `tacit {kind}` | {n} | {were} | {slowest} | {silent} | {dropped} | {again} |")
+    last = found.get("end")
+    if last is not None:
+        whole = "go on with everybody" if last["goes on with everybody"] else "DO NOT go on with everybody"
+        lines += ["", f"After the last restart rounds {whole}; SuperNodes of the members: {last['nodes']}."]
+    return "\n".join(lines)
+
+
 def quiet(found: dict[str, Any]) -> str:
     if not found:
         return MISSING
@@ -93,8 +121,7 @@ def quiet(found: dict[str, Any]) -> str:
 
 
 def page(folder: Path) -> str:
-    names = ("parity", "faults", "hostile", "liar", "outsider", "restored", "quiet")
-    one = {name: noted(folder / f"{name}.json") for name in names}
+    one = {name: noted(folder / f"{name}.json") for name in PARTS}
     return f"""# A real federation, on loopback
 
 Written by `make federation`; do not edit. Five nodes over Flower's own processes, with TLS, node keys and the door.
@@ -119,6 +146,13 @@ every client's own must agree, row by row, and cover what was released.
 
 {faults(one["faults"])}
 
+## Killed owners
+
+`kill -9` of `tacit join` and of `tacit serve`, and of nothing else, at random moments: while they start, and while they
+take part. Afterwards none of their processes may be left within 5 s, and a member that was killed answers nothing.
+
+{orphans(one["orphans"])}
+
 ## A hostile member
 
 One node of five lies, each turn in another way, under `distributed` with masks; the turn completes without it. A
@@ -141,6 +175,13 @@ many rows", "which labels" and the like, two members with other rows gave the sa
 ## Files that were restored, lost or edited
 
 {outsider(one["restored"])}
+
+## Another user of the machine
+
+A process of another user of the server's and a member's machine reaches every port on loopback, reads every command
+line, and has the federation's certificate authority.
+
+{outsider(one["neighbour"])}
 
 ## Nothing calls home
 

@@ -16,13 +16,14 @@ import httpx
 
 from tacit.deployment.flower import Link
 from tacit.deployment.keys import fingerprint, make_node_key, sign, signed_by
-from tacit.deployment.proxy import Door, leaving
-from tacit.deployment.register import Register, read_invitation
+from tacit.deployment.proxy import Door, Meter, leaving
+from tacit.deployment.register import Member, Register, read_invitation
 from tacit.deployment.turned_away import TurnedAway
 from tacit.engine.flower.terms import Seat, Terms
 from tacit.errors import TacitError
 
-OFFER = '{"levels": {"private": {}, "open": {}}}'
+OFFER = '{"levels": {"private": {}, "open": {}}, "rows": false}'
+WITH_ROWS = OFFER.replace("false", "true")
 
 
 @pytest.fixture
@@ -73,57 +74,126 @@ def test_whatever_is_no_fleet_call_is_refused_and_logged(line: Line, link: Link,
     assert "refused" in (link.folder / "logs" / "door.log").read_text()
 
 
-def test_a_fleet_call_is_passed_on_with_flowers_headers_alone(link: Link) -> None:
-    seen = []
+def join(link: Link, name: str) -> str:
+    """A member by that name; its public key."""
+    key = make_node_key(link.folder / f"{name}.key").decode()
+    Register(link.folder).admit(Member(name, "private", 0, 17, key))
+    return key
+
+
+def signed(link: Link, name: str, when: datetime | None = None) -> dict[str, str]:
+    """The headers by which Flower knows a node."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    said = (when or datetime.now(UTC)).isoformat()
+    key: Any = load_ssh_private_key((link.folder / f"{name}.key").read_bytes(), None)
+    public = base64.b64encode(public_key_to_bytes(key.public_key())).decode()
+    signature = base64.b64encode(sign_message(key, said.encode())).decode()
+    return {"flwr-public-key": public, "flwr-timestamp": said, "flwr-signature": signature}
+
+
+def reaching(door: Door) -> list[httpx.Request]:
+    """What the SuperLink behind a door is asked."""
+    seen: list[httpx.Request] = []
 
     def upstream(request: httpx.Request) -> httpx.Response:
         seen.append(request)
         return httpx.Response(200, content=b"pong", headers={"content-type": "application/protobuf", "server": "x"})
 
-    door = Door(link, 10_000)
     door.upstream = httpx.AsyncClient(transport=httpx.MockTransport(upstream), base_url="https://link")
-    headers = {"flwr-public-key": "k", "x-forwarded-for": "1.2.3.4"}
-    answer = Line(door).post("/v1/fleet/pull-messages", content=b"ping", headers=headers)
+    return seen
+
+
+def test_a_fleet_call_is_passed_on_with_flowers_headers_alone(link: Link) -> None:
+    join(link, "a")
+    door = Door(link, 10_000)
+    seen, headers = reaching(door), signed(link, "a")
+    more = {"x-forwarded-for": "1.2.3.4", "authorization": "Bearer x"}
+    answer = Line(door).post("/v1/fleet/pull-messages", content=b"ping", headers=headers | more)
     assert (answer.status_code, answer.content) == (200, b"pong")
-    assert seen[0].headers["flwr-public-key"] == "k"
-    assert "x-forwarded-for" not in seen[0].headers
+    assert seen[0].headers["flwr-public-key"] == headers["flwr-public-key"]
+    assert not set(more) & set(seen[0].headers)
     assert "server" not in answer.headers
 
 
-def test_a_large_request_is_refused_before_it_is_read(line: Line) -> None:
-    assert line.post("/v1/fleet/push-object", content=bytes(10_001)).status_code == 413
+def strangers(link: Link) -> dict[str, dict[str, str]]:
+    """Headers of requests that are no member's, though most of them name a member's key."""
+    join(link, "a")
+    make_node_key(link.folder / "stranger.key")
+    join(link, "gone")
+    Register(link.folder).leave("gone")
+    now = datetime.now(UTC)
+    right = signed(link, "a", now)
+    return {
+        "nobody": {},
+        "the key alone": {"flwr-public-key": right["flwr-public-key"]},
+        "another time": right | {"flwr-timestamp": (now - timedelta(seconds=1)).isoformat()},
+        "another's signature": right | {"flwr-signature": signed(link, "stranger", now)["flwr-signature"]},
+        "an hour ago": signed(link, "a", now - timedelta(hours=1)),
+        "no key": right | {"flwr-public-key": "k"},
+        "a key of nobody's": signed(link, "stranger"),
+        "a member who left": signed(link, "gone"),
+    }
 
 
-def signed(link: Link, name: str, when: str) -> dict[str, str]:
-    """The headers by which Flower knows a node."""
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+def test_what_no_member_signed_is_refused_unread_and_metered_to_nobody(link: Link) -> None:
+    claims = strangers(link)
+    door = Door(link, 1_000)
+    seen, line = reaching(door), Line(door)
+    for who, headers in claims.items():
+        for size in (1_000, 5_000):
+            for _ in range(5):
+                answer = line.post("/v1/fleet/push-object", content=bytes(size), headers=headers)
+                assert answer.status_code == 401, who
+    assert seen == []
+    assert not link.turned_away.exists()
+    for _ in range(8):  # the member whose key they named has all of its minute left
+        headers = signed(link, "a")
+        assert line.post("/v1/fleet/push-object", content=bytes(1_000), headers=headers).status_code == 200
+    assert line.post("/v1/fleet/push-object", content=b"1", headers=signed(link, "a")).status_code == 413
 
-    key: Any = load_ssh_private_key((link.folder / f"{name}.key").read_bytes(), None)
-    public = base64.b64encode(public_key_to_bytes(key.public_key())).decode()
-    signature = base64.b64encode(sign_message(key, when.encode())).decode()
-    return {"flwr-public-key": public, "flwr-timestamp": when, "flwr-signature": signature}
+
+def test_a_large_request_is_refused_before_it_is_read(line: Line, link: Link) -> None:
+    join(link, "a")
+    answer = line.post("/v1/fleet/push-object", content=bytes(10_001), headers=signed(link, "a"))
+    assert answer.status_code == 413
 
 
 def test_a_large_request_is_counted_for_the_member_who_signed_it_and_nobody_else(line: Line, link: Link) -> None:
-    names = ("a", "b", "c")
-    seats = [Seat(name, "private", 0, make_node_key(link.folder / f"{name}.key").decode()) for name in names]
-    terms, began, now = Terms("run", "", (1,), 2, tuple(seats)), time.time(), datetime.now(UTC)
-    forged = signed(link, "b", now.isoformat()) | {"flwr-timestamp": (now - timedelta(seconds=1)).isoformat()}
-    stale = signed(link, "c", (now - timedelta(hours=1)).isoformat())
-    for headers in (signed(link, "a", now.isoformat()), forged, stale, {}):
-        answer = line.post("/v1/fleet/push-object", content=bytes(10_001), headers=headers)
-        assert answer.status_code == 413
+    began, claims = time.time(), strangers(link)
+    keys = {"a": make_node_key(link.folder / "a.key").decode(), "b": join(link, "b")}
+    terms = Terms("run", "", (1,), 2, tuple(Seat(name, "private", 0, key) for name, key in keys.items()))
+    for headers in (signed(link, "b"), *claims.values()):
+        assert line.post("/v1/fleet/push-object", content=bytes(10_001), headers=headers).status_code in (401, 413)
     turned_away = TurnedAway(link.turned_away)
-    assert turned_away.since(began, terms) == {"a"}
+    assert turned_away.since(began, terms) == {"b"}
     assert turned_away.since(time.time() + 1, terms) == set()
 
 
-def test_a_node_has_a_limit_for_a_minute(link: Link) -> None:
-    meter = Door(link, 100).meter
+def test_a_node_has_a_limit_for_a_minute() -> None:
+    meter = Meter(800)
     assert all(meter.takes("a", 100) for _ in range(8))
     assert not meter.takes("a", 1)
     assert meter.takes("b", 1)
+
+
+ROWS = [0, -1, 2**31 + 1, 10**30, 1.5, 1e300, True, "12", None, [1]]
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+def test_a_number_of_rows_that_nobody_has_is_refused_and_uses_up_nothing(line: Line, link: Link, rows: Any) -> None:
+    (link.folder / "offer.json").write_text(WITH_ROWS)
+    asked = enrolment(link)
+    answer = line.post("/tacit/enrol", json=asked | {"rows": rows})
+    assert (answer.status_code, "from 1 to 2^31" in answer.json()["error"]) == (400, True)
+    assert line.post("/tacit/enrol", json=asked | {"rows": 137}).status_code == 200
+    assert [member.rows for member in Register(link.folder).members()] == [137]
+
+
+def test_rows_that_are_not_asked_for_are_not_taken(line: Line, link: Link) -> None:
+    answer = line.post("/tacit/enrol", json=enrolment(link) | {"rows": 137})
+    assert (answer.status_code, "not asked for" in answer.json()["error"]) == (400, True)
 
 
 def test_an_invitation_works_once(line: Line, link: Link) -> None:
@@ -180,6 +250,6 @@ def test_malformed_requests_get_one_line(line: Line) -> None:
 
 
 def test_keys_are_readable_by_their_owner_alone(link: Link) -> None:
-    for name in ("server.key", "executor.secret"):
+    for name in ("server.key", "executor.secret", "control.secret"):
         assert (link.folder / name).stat().st_mode & 0o077 == 0
     assert not signed_by("not a key", b"", "00")

@@ -1,5 +1,6 @@
 """The commands of a real federation. What they need is imported when they run."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ def serve(
     _needs_flower()
     from tacit.deployment import serve as serving
 
+    _end_in_order()
     config, console = load(file), Console(highlight=False, markup=False)
     place = folder or Path("federation") / config.name
     if local is not None:
@@ -56,6 +58,7 @@ def join(
     from tacit.deployment import join as joining
     from tacit.deployment.demands import Demands
 
+    _end_in_order()
     console, place = Console(highlight=False, markup=False), folder or Path("my-federation")
     if server:
         if not invitation or data is None or not name:
@@ -68,7 +71,6 @@ def join(
         node = joining.join(server, invitation, data, name, level, place, console, ask, demands)
     else:
         node = joining.returning(place)
-    console.print("Taking part; Ctrl-C to stop. Your data, your personal model and your account are in this folder.")
     joining.attend(node, console)
 
 
@@ -98,6 +100,11 @@ def members(
         typer.echo(line)
     for line in listing.lines(folder or Path("my-federation")):
         typer.echo(line)
+
+
+def _end_in_order() -> None:
+    """SIGTERM, which is how a machine ends a service, is as good as Ctrl-C: the others are told."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _needs_flower() -> None:

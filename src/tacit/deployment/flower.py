@@ -1,10 +1,11 @@
-"""Flower's own processes, as this project starts them: TLS, node keys, telemetry off, the control API on loopback."""
+"""Flower's own processes, as this project starts them: TLS, node keys, telemetry off.
 
-import json
+A port on loopback is open to every user of the machine. So what listens there asks everybody who they are: the control
+API for a secret in the server's folder, the executors' calls for another, the fleet's calls for a node's key.
+"""
+
 import os
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,10 +16,13 @@ from typing import Final
 
 from tacit.deployment.control import Control
 from tacit.deployment.keys import make_certificates, make_secret
-from tacit.deployment.own_code import SHIM
+from tacit.deployment.processes import Process, end, start
 from tacit.errors import TacitError
 
+__all__ = ["LOOPBACK", "Link", "Node", "end", "environment", "free_port"]
+
 LOOPBACK: Final = "127.0.0.1"
+FLOWER: Final = "tacit.deployment.flower_process"
 _QUIET: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
 _APP: Final = """[build-system]
 requires = ["hatchling"]
@@ -59,47 +63,10 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **_QUIET, "FLWR_HOME": str(home), "PATH": path}
 
 
-def command(name: str) -> str:
-    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    if found is None:
-        raise TacitError(f"Flower's command '{name}' is not installed: pip install 'tacit-fl[flower]'")
-    return found
-
-
-def start(
-    name: str, *arguments: str, home: Path, log: Path, env: dict[str, str] | None = None
-) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, so that it can be ended with all that it started."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as out:
-        return subprocess.Popen(
-            [command(name), *arguments],
-            env=env or environment(home),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-
-def end(process: subprocess.Popen[bytes], seconds: float = 10.0, kill: bool = False) -> None:
-    """Ends a process and its whole session: asks first, unless told to kill."""
-    import signal
-
-    for sign in (() if kill else (signal.SIGTERM,)) + (signal.SIGKILL,):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            break
-        if sign == signal.SIGTERM:
-            _wait_gone(process, seconds)
-    process.wait()
-
-
-def _wait_gone(process: subprocess.Popen[bytes], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < until:
-        time.sleep(0.1)
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((LOOPBACK, 0))
+        return one.getsockname()[1]
 
 
 @dataclass(frozen=True)
@@ -123,20 +90,18 @@ class Link:
         return self.folder / "logs" / "turned-away.jsonl"
 
     def prepare(self, hosts: Sequence[str] = ()) -> None:
-        """Keys and certificates on first use; Flower's settings; the application to run."""
+        """Keys, secrets and certificates on first use; the application to run."""
         self.home.mkdir(parents=True, exist_ok=True)
         os.chmod(self.folder, 0o700)
         make_certificates(self.folder, list(dict.fromkeys([*hosts, LOOPBACK, "localhost"])))
         make_secret(self.folder / "executor.secret")
-        settings = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{self.address}"\n'
-        settings += f'root-certificates = "{self.folder.resolve() / "ca.crt"}"\n'
-        (self.home / "config.toml").write_text(settings)
+        make_secret(self.folder / "control.secret")
         app = self.folder / "app"
         app.mkdir(exist_ok=True)
         (app / "pyproject.toml").write_text(_APP)
         (app / "federation.py").write_text(_MODULE)
 
-    def superlink(self) -> subprocess.Popen[bytes]:
+    def superlink(self) -> Process:
         here = self.folder
         tls = (
             "--ssl-ca-certfile",
@@ -147,24 +112,24 @@ class Link:
             here / "server.key",
         )
         more = ("--database", here / "superlink.db", "--superexec-auth-secret-file", here / "executor.secret")
-        return start(
-            "flower-superlink",
+        return self._start(
+            *("superlink", str(here / "control.secret")),
             *(str(part) for part in (*tls, *more)),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation", "--isolation", "process"),
             *("--host", LOOPBACK, "--port", str(self.port)),
-            home=self.home,
-            log=here / "logs" / "superlink.log",
         )
 
-    def executor(self) -> subprocess.Popen[bytes]:
+    def executor(self) -> Process:
         here = self.folder
-        return start(
-            "flower-superexec",
+        return self._start(
+            "server-executor",
             *("--runtime-api-address", self.address, "--root-certificates", str(here / "ca.crt")),
             *("--superexec-auth-secret-file", str(here / "executor.secret")),
-            home=self.home,
-            log=here / "logs" / "superexec.log",
         )
+
+    def _start(self, kind: str, *arguments: str) -> Process:
+        log, env = self.folder / "logs" / f"{kind}.log", environment(self.home)
+        return start(FLOWER, kind, *arguments, folder=self.folder, env=env, log=log)
 
     def register(self, public_key: bytes, name: str) -> int:
         """Admits a node by its public key in OpenSSH's form; its number."""
@@ -175,20 +140,23 @@ class Link:
 
     @property
     def _control(self) -> Control:
-        return Control(self.address, self.folder / "ca.crt")
+        return Control(self.address, self.folder / "ca.crt", self.folder / "control.secret")
 
     def run(self, folders: Sequence[Path]) -> int:
         """Starts the server application for these runs; the number that Flower gives it."""
         names = "|".join(str(folder.resolve()) for folder in folders)
-        config = f'folders="{names}" door="{self.turned_away.resolve()}"'
-        told = self._flwr("run", str(self.folder / "app"), "here", "--run-config", config, "--format", "json")
-        return int(told["run-id"])
+        return self._control.run(self.folder / "app", {"folders": names, "door": str(self.turned_away.resolve())})
+
+    def stop_runs(self) -> None:
+        """Ends what an earlier server left unfinished, so that no two applications conduct one run."""
+        self._control.stop_runs()
 
     def ready(self, seconds: float = 300.0) -> None:
-        """Returns once the SuperLink listens."""
+        """Returns once the SuperLink listens, and its control API has been seen to refuse those without the secret."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             with suppress(OSError), socket.create_connection((LOOPBACK, self.port), 1.0):
+                self._control.check_refusal()
                 return
             time.sleep(0.2)
         raise TacitError(f"the SuperLink did not start: see {self.folder / 'logs' / 'superlink.log'}")
@@ -196,20 +164,6 @@ class Link:
     def ended(self, run: int) -> bool:
         """Whether Flower has done with a run, in whatever way."""
         return self._control.status(run) == "finished"
-
-    def _flwr(self, *arguments: str) -> dict:
-        done = subprocess.run(
-            [command("flwr"), *arguments], env=environment(self.home), capture_output=True, text=True, timeout=120
-        )
-        begin = done.stdout.find("{")
-        try:
-            told = json.loads(done.stdout[begin:]) if begin >= 0 else {}
-        except ValueError:
-            told = {}
-        if done.returncode != 0 or not told or told.get("success") is False:
-            reason = told.get("error-message") or (done.stdout + done.stderr).strip()[-300:]
-            raise TacitError(f"flwr {' '.join(arguments[:2])} failed: {' '.join(str(reason).split())}")
-        return told
 
 
 @dataclass(frozen=True)
@@ -228,41 +182,47 @@ class Node:
     def log(self) -> Path:
         return self.home / "node.log"
 
-    def nursery(self) -> subprocess.Popen[bytes]:
-        """What answers messages; see `own_code.py`."""
-        self.flower.mkdir(parents=True, exist_ok=True)
-        with open(self.log, "ab") as out:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tacit.deployment.own_code", "nursery", str(self._door)],
-                env=environment(self.flower),
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+    @property
+    def door(self) -> Path:
+        """The socket at which the nursery is asked to answer a message."""
+        return self.flower.resolve() / "door"
 
-    def supernode(self, port: int) -> subprocess.Popen[bytes]:
-        env = environment(self.flower)
-        env["PATH"] = os.pathsep.join([str(self._shims()), env["PATH"]])
-        return start(
-            "flower-supernode",
+    def prepare(self) -> None:
+        """A secret and a certificate for what its own processes say to each other, made anew."""
+        self._tls.mkdir(parents=True, exist_ok=True)
+        os.chmod(self.flower, 0o700)
+        for old in ("server.key", "executor.secret"):
+            (self._tls / old).unlink(missing_ok=True)
+        make_certificates(self._tls, [LOOPBACK])
+        make_secret(self._tls / "executor.secret")
+
+    def nursery(self) -> Process:
+        """What answers messages; see `own_code.py`."""
+        return self._start("tacit.deployment.own_code", str(self.door))
+
+    def supernode(self, port: int) -> Process:
+        tls = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
+        return self._start(
+            FLOWER,
+            "supernode",
             *("--superlink", self.server, "--root-certificates", str(self.ca)),
             *("--auth-supernode-private-key", str(self.home / "node.key")),
             *("--node-config", f'home="{self.home.resolve()}"', "--host", LOOPBACK, "--port", str(port)),
-            home=self.flower,
-            log=self.log,
-            env=env,
+            *(part for option, name in tls.items() for part in (option, str(self._tls / name))),
+            *("--isolation", "process", "--superexec-auth-secret-file", str(self._tls / "executor.secret")),
+        )
+
+    def executor(self, port: int) -> Process:
+        return self._start(
+            FLOWER,
+            *("client-executor", str(self.door)),
+            *("--runtime-api-address", f"{LOOPBACK}:{port}", "--root-certificates", str(self._tls / "ca.crt")),
+            *("--superexec-auth-secret-file", str(self._tls / "executor.secret")),
         )
 
     @property
-    def _door(self) -> Path:
-        return self.flower.resolve() / "door"
+    def _tls(self) -> Path:
+        return self.flower / "tls"
 
-    def _shims(self) -> Path:
-        """A folder with our own `flwr-clientapp`, which Flower's executor finds before its own."""
-        shims = self.flower / "bin"
-        shims.mkdir(parents=True, exist_ok=True)
-        shim = shims / "flwr-clientapp"
-        shim.write_text(SHIM.format(python=sys.executable, door=str(self._door)))
-        shim.chmod(0o700)
-        return shims
+    def _start(self, module: str, *arguments: str) -> Process:
+        return start(module, *arguments, folder=self.home, env=environment(self.flower), log=self.log)

@@ -15,13 +15,13 @@ import torch
 from rich.console import Console
 
 from tacit.deployment.demands import Demands, about_others
-from tacit.deployment.flower import Node, end
+from tacit.deployment.flower import Node
 from tacit.deployment.home import Agreement, Home
 from tacit.deployment.keys import fingerprint, key_fingerprint, make_node_key, sign
-from tacit.deployment.local import free_port
 from tacit.deployment.offer import Offer, read_offer
 from tacit.deployment.proxy import leaving
 from tacit.deployment.register import read_invitation
+from tacit.deployment.supervise import Station
 from tacit.engine.checkpoint import write_atomically
 from tacit.engine.flower.custody import Custody
 from tacit.engine.flower.own import Rows
@@ -80,22 +80,25 @@ def returning(folder: Path) -> Node:
 
 def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: False) -> None:
     """Keeps the node running until told to stop. After a crash the server refuses it for a minute: it tries again."""
-    nursery, supernode, tried = node.nursery(), node.supernode(free_port()), time.monotonic()
-    custody, seen, news = Custody(node.home), -1, News(Home(node.home))
+    custody, seen, station = Custody(node.home), -1, Station(node)
+    news = News(Home(node.home))
     try:
+        station.start()
+        console.print(
+            "Taking part; Ctrl-C to stop. Your data, your personal model and your account are in this folder."
+        )
+        tried = time.monotonic()
         while not stop():
             time.sleep(0.5)
-            if nursery.poll() is not None:
-                nursery = node.nursery()
-            if supernode.poll() is not None and time.monotonic() > tried + RETRY:
-                supernode, tried = node.supernode(free_port()), time.monotonic()
+            if not station.whole and time.monotonic() > tried + RETRY:
+                station.start()
+                tried = time.monotonic()
             if (now := custody.answers()) != seen:
                 seen = now
                 console.print(f"answered {now} times; {_spent(node.home)}")
             news.tell(console)
     finally:
-        end(supernode, 5.0)
-        end(nursery, 1.0)
+        station.stop()
 
 
 @dataclass

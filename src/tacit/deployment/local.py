@@ -1,20 +1,14 @@
 """A whole federation on one machine, with everything that a real one has: TLS, node keys, a process for each part."""
 
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.deployment.flower import LOOPBACK, Link, Node, end
+from tacit.deployment.flower import LOOPBACK, Link, Node, free_port
 from tacit.deployment.home import Agreement, Home
 from tacit.deployment.keys import make_node_key
-from tacit.deployment.supervise import Process, Site
+from tacit.deployment.register import Member, Register
+from tacit.deployment.supervise import Site, Station
 from tacit.engine.flower.own import Rows
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((LOOPBACK, 0))
-        return one.getsockname()[1]
 
 
 @dataclass
@@ -23,7 +17,7 @@ class Local:
 
     folder: Path
     nodes: dict[str, int] = field(default_factory=dict)
-    running: dict[str, Process] = field(default_factory=dict)
+    running: dict[str, Station] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.site = Site(Link(self.folder / "server", free_port()), LOOPBACK, free_port())
@@ -45,7 +39,9 @@ class Local:
         home = self.home(agreement.name)
         home.settle(agreement, rows)
         key = make_node_key(home.folder / "node.key")
-        self.nodes[agreement.name] = self.site.link.register(key, agreement.name)
+        node = self.nodes[agreement.name] = self.site.link.register(key, agreement.name)
+        member = Member(agreement.name, agreement.level, len(rows.x), node, key.decode())
+        Register(self.site.link.folder).admit(member)
         return key.decode()
 
     def node(self, name: str) -> Node:
@@ -53,19 +49,15 @@ class Local:
 
     def start(self, name: str) -> None:
         """Starts the node of a client, or starts it again."""
-        node, nursery = self.node(name), f"{name}/nursery"
-        if nursery not in self.running or self.running[nursery].poll() is not None:
-            self.running[nursery] = node.nursery()
-        self.running[name] = node.supernode(free_port())
+        self.running.setdefault(name, Station(self.node(name))).start()
 
     def stop(self, name: str, kill: bool = False) -> None:
         """Ends a node, or kills it with everything that it runs."""
-        for part in (name, f"{name}/nursery"):
-            if (process := self.running.pop(part, None)) is not None:
-                end(process, kill=kill)
+        if (station := self.running.pop(name, None)) is not None:
+            station.stop(kill)
 
     def revive(self) -> None:
         """Starts again every node that has ended by itself, as the one who runs it would."""
-        for name in self.nodes:
-            if name in self.running and self.running[name].poll() is not None:
-                self.start(name)
+        for station in list(self.running.values()):
+            if not station.whole:
+                station.start()

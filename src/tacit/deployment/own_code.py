@@ -3,20 +3,23 @@
 A Flower run brings a bundle of Python files that every node would execute. Here it is neither unpacked nor loaded.
 
 Flower starts a process for every message, and loading torch takes seconds. So a node keeps one process that has
-everything loaded and computes nothing (`nursery`); for every message it forks a child. The command that Flower starts
-(`shim`) only passes its arguments on, or, where there is no nursery, becomes the process itself.
+everything loaded and computes nothing (`nursery`); for every message it forks a child. The executor (`executor.py`)
+asks it to, and starts a process of its own only where there is no nursery.
 """
 # pyright: reportMissingImports=false
 
 import json
 import os
-import select
 import signal
 import socket
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from tacit.deployment import lifeline
+from tacit.deployment.patch import Patch
+from tacit.errors import TacitError
 
 _NEEDED = (
     "dp_accounting.pld",
@@ -27,57 +30,66 @@ _NEEDED = (
     "tacit.deployment.client_app",
     "torch._dynamo",  # which the first vmap loads
 )
-SHIM = """#!{python} -IS
-import json, os, socket, sys
-try:
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect({door!r})
-        line.sendall(json.dumps(sys.argv).encode())
-        line.shutdown(socket.SHUT_WR)
-        line.recv(1)
-except OSError:
-    os.execv({python!r}, [{python!r}, "-m", "tacit.deployment.own_code", *sys.argv[1:]])
-"""
+_RUNTIME = "flwr.supernode.runtime.run_clientapp"
+UNPACKED = Patch(_RUNTIME, "install_from_fab", ("fab_file", "install_dir", "skip_prompt"), "run_clientapp")
+LOADED = Patch(_RUNTIME, "get_load_client_app_fn", ("default_app_ref", "app_path", "multi_app"), "run_clientapp")
+INSTALLED = Patch(
+    _RUNTIME, "install_app_dependencies", ("project_dir", "launch_id", "run_id", "index_context"), "run_clientapp"
+)
 
 
 def main() -> None:
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
-    from flwr.supernode.runtime import run_clientapp
 
-    setattr(run_clientapp, "install_from_fab", _leave_packed)  # noqa: B010
-    setattr(run_clientapp, "get_load_client_app_fn", _own_app)  # noqa: B010
+    take_no_code()
     flwr_clientapp()
 
 
+def check() -> None:
+    """Refuses a Flower in which what is replaced has another name, other arguments, or is not what is called."""
+    for patch in (UNPACKED, LOADED, INSTALLED):
+        patch.check()
+
+
+def take_no_code() -> None:
+    """In this process no bundle of a server is unpacked, loaded or installed; else it refuses to go on."""
+    check()
+    UNPACKED.put(_leave_packed)
+    LOADED.put(_own_app)
+    INSTALLED.put(_install_nothing)
+
+
 def nursery(door: Path) -> None:
-    """Serves until its parent is gone."""
-    parent = os.getppid()
+    """Serves until its owner is gone. What it forks is of its own group, and ends with it."""
+    take_no_code()
     _load()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are nobody's to wait for
     door.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as gate:
+        before = os.umask(0o177)
         gate.bind(str(door))
-        os.chmod(door, 0o600)
+        os.umask(before)
         gate.listen()
-        while os.getppid() == parent:
-            if select.select([gate], [], [], 1.0)[0]:
-                _born(gate)
+        while True:
+            _born(gate)
 
 
 def _born(gate: socket.socket) -> None:
+    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
+
     line, _ = gate.accept()
     with line:
         arguments = json.loads(b"".join(iter(lambda: line.recv(65_536), b"")))
         if os.fork():
             return
+        lifeline.end_with_owner()
         gate.close()
         line.sendall(b"1")
-    os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.argv = arguments
     code = 1
     try:
-        main()
+        flwr_clientapp()
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
@@ -92,6 +104,10 @@ def _load() -> None:
 
 
 def _leave_packed(*_: Any, **__: Any) -> None: ...
+
+
+def _install_nothing(*_: Any, **__: Any) -> Any:
+    raise TacitError("a server's application asked for packages: nothing is installed on its behalf")
 
 
 def _own_app(*_: Any, **__: Any) -> Any:
@@ -109,7 +125,4 @@ def use(app: Any) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "nursery":
-        nursery(Path(sys.argv[2]))
-    else:
-        main()
+    nursery(Path(sys.argv[1]))

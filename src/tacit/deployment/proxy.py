@@ -1,8 +1,8 @@
 """The only door to the outside: TLS, Flower's fleet calls and enrolment. Everything else is refused.
 
-Flower's control API has no authentication and shares a port with the rest: whoever reaches it can run code on every
-node. So the SuperLink listens on loopback, and this process passes on `POST /v1/fleet/...` and nothing else, with a
-limit on the size of a request and on what one node may send in a minute.
+Flower's control API, by which one runs code, shares a port with the rest. So the SuperLink listens on loopback, and
+this process passes on `POST /v1/fleet/...` of members and nothing else, with a limit on the size of a request and on
+what one node may send in a minute. Whose a request is, is verified by its signature before anything of it is read.
 """
 # pyright: reportMissingImports=false
 
@@ -26,7 +26,8 @@ from starlette.routing import Route
 from tacit.deployment.flower import Link
 from tacit.deployment.keys import signed_by
 from tacit.deployment.register import Member, Register
-from tacit.deployment.turned_away import TurnedAway
+from tacit.deployment.turned_away import TurnedAway, in_headers, signer
+from tacit.engine.flower.terms import checked_rows
 from tacit.errors import TacitError
 
 FLEET: Final = "/v1/fleet/"
@@ -51,8 +52,25 @@ class Meter:
         return self._sent[who] <= self.most
 
 
+class Members:
+    """The keys of those who joined and have not left, read anew when the list has changed."""
+
+    def __init__(self, register: Register) -> None:
+        self._register, self._keys, self._read_at = register, frozenset[str](), -1
+
+    def have(self, key: str) -> bool:
+        if (changed := self._register.changed_at) != self._read_at:
+            self._keys = frozenset(in_headers(each.key) for each in self._register.members() if not each.left)
+            self._read_at = changed
+        return key in self._keys
+
+
 class TooLarge(Exception):
-    pass
+    """`key`: of the member whose request it is, if it is one's."""
+
+    def __init__(self, key: str | None = None) -> None:
+        super().__init__("too large")
+        self.key = key
 
 
 class Log:
@@ -88,6 +106,7 @@ class Door:
         self.link, self.most, self.meter = link, most, Meter(8 * most)
         self.register, self.log = Register(link.folder), Log(link.folder / "logs" / "door.log")
         self.turned_away = TurnedAway(link.turned_away)
+        self.members = Members(self.register)
         trust = ssl.create_default_context(cafile=str(link.folder / "ca.crt"))
         self.upstream = httpx.AsyncClient(
             base_url=f"https://{link.address}", verify=trust, timeout=120, trust_env=False
@@ -97,9 +116,15 @@ class Door:
         path = request.url.path
         if not path.startswith(FLEET) or ".." in path:
             return _refused()
-        body = await _body(request, self.most)
-        if not self.meter.takes(request.headers.get("flwr-public-key", "nobody"), len(body)):
-            raise TooLarge
+        key = signer(request.headers)
+        if key is None or not self.members.have(key):
+            return PlainTextResponse("not signed by a member's key", 401)
+        try:
+            body = await _body(request, self.most)
+        except TooLarge:
+            raise TooLarge(key) from None
+        if not self.meter.takes(key, len(body)):
+            raise TooLarge(key)
         headers = {k: v for k, v in request.headers.items() if k.startswith(_PASSED)}
         try:
             answer = await self.upstream.post(path, content=body, headers=headers)
@@ -130,9 +155,9 @@ class Door:
         if asked["level"] not in offer["levels"]:
             raise TacitError(f"level '{str(asked['level'])[:40]}' is not on the menu {sorted(offer['levels'])}")
         self.register.check(name)
-        key = str(asked["key"])
+        rows, key = checked_rows(asked["rows"], offer["rows"]), str(asked["key"])
         node = await run_in_threadpool(self.link.register, key.encode(), name)
-        self.register.enrol(token, Member(name, str(asked["level"]), int(asked["rows"]), node, key))
+        self.register.enrol(token, Member(name, str(asked["level"]), rows, node, key))
         return JSONResponse({"node": node})
 
     async def leave(self, request: Request) -> Response:
@@ -140,8 +165,8 @@ class Door:
         asked = await _json(request)
         name, when = str(asked["name"]), float(asked["time"])
         member = next((each for each in self.register.members() if each.name == name and not each.left), None)
-        said = leaving(name, when)
-        if member is None or abs(time.time() - when) > 300 or not signed_by(member.key, said, str(asked["signature"])):
+        fresh, said = abs(time.time() - when) <= 300, leaving(name, when)
+        if member is None or not fresh or not signed_by(member.key, said, str(asked["signature"])):
             return _refused("no such member, or not signed with its key")
         self.register.leave(name)
         await run_in_threadpool(self.link.unregister, member.node)
@@ -180,12 +205,13 @@ def guard(handle: Handle, log: Log, turned_away: TurnedAway) -> Handle:
     async def answer(request: Request) -> Response:
         try:
             given = await handle(request)
-            if given.status_code == 403:
+            if given.status_code in (401, 403):
                 log.note("refused", request)
             return given
-        except TooLarge:
+        except TooLarge as error:
             log.note("too large", request)
-            turned_away.note(request.headers)
+            if error.key is not None:
+                turned_away.note(error.key)
             return PlainTextResponse("too large", 413)
         except TacitError as error:
             return JSONResponse({"error": " ".join(str(error).split())}, 400)

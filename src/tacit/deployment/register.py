@@ -46,6 +46,12 @@ class Register:
     def invited(self, token: str) -> bool:
         return any(hmac.compare_digest(_digest(token), known) for known in self._read("invitations", []))
 
+    @property
+    def changed_at(self) -> int:
+        """A number that is another one once the list of members has changed."""
+        path = self.folder / "members.json"
+        return path.stat().st_mtime_ns if path.exists() else 0
+
     def members(self) -> list[Member]:
         return [Member(**each) for each in self._read("members", [])]
 
@@ -54,9 +60,13 @@ class Register:
         if not self.invited(token):
             raise TacitError("this invitation is not valid, or was used: ask for a new one")
         self.check(member.name)
+        self.admit(member)
         rest = [known for known in self._read("invitations", []) if not hmac.compare_digest(_digest(token), known)]
-        self._write("members", [asdict(each) for each in (*self.members(), member)])
         self._write("invitations", rest)
+
+    def admit(self, member: Member) -> None:
+        """Puts a member on the list, by whoever runs the server."""
+        self._write("members", [asdict(each) for each in (*self.members(), member)])
 
     def check(self, name: str) -> None:
         if not NAME.fullmatch(name):

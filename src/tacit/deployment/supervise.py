@@ -1,33 +1,35 @@
-"""Keeps a server's processes alive, and a run going until it has ended: what dies is started again."""
+"""Keeps a server's or a member's processes alive, and a run going until it has ended: what dies is started again."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.deployment.flower import LOOPBACK, Link, end, environment
+from tacit.deployment.flower import LOOPBACK, Link, Node, environment, free_port
 from tacit.deployment.office import Office
+from tacit.deployment.processes import Process, end, hold, start
 from tacit.errors import TacitError
 
 _LOOK = 5.0  # seconds between questions to Flower
-Process = subprocess.Popen[bytes]
 
 
 @dataclass
 class Site:
-    """The server's processes: SuperLink, its executor, and the door. Use it as a context."""
+    """The server's processes: SuperLink, its executor, and the door. Use it as a context: the folder is its alone."""
 
     link: Link
     host: str = LOOPBACK
     port: int = 8443
     most: int = 64 * 2**20
     running: dict[str, Process] = field(default_factory=dict)
+    held: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> "Site":
-        self.link.prepare([self.host] if self.host not in ("0.0.0.0", "::") else [])
+        _check_server()
+        self.held.enter_context(hold(self.link.folder))
         try:
+            self.link.prepare([self.host] if self.host not in ("0.0.0.0", "::") else [])
             self._start("superlink")
             self.link.ready()
             self._start("superexec")
@@ -40,6 +42,7 @@ class Site:
     def __exit__(self, *_: object) -> None:
         for process in reversed(list(self.running.values())):
             end(process, 5.0)
+        self.held.close()
 
     def revive(self) -> list[str]:
         """Starts again what has died; their names."""
@@ -55,6 +58,7 @@ class Site:
         began = time.monotonic()
         for office in offices:
             office.try_again()
+        self.link.stop_runs()
         run, looked = self.link.run([office.folder for office in offices]), began
         while any(office.outcome is None for office in offices):
             watch()
@@ -84,15 +88,62 @@ class Site:
     def _proxy(self) -> Process:
         here = self.link
         arguments = [str(here.folder), str(here.port), self.host, str(self.port), str(self.most)]
-        with open(here.folder / "logs" / "proxy.log", "ab") as out:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tacit.deployment.proxy", *arguments],
-                env=environment(here.home),
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        env, log = environment(here.home), here.folder / "logs" / "proxy.log"
+        return start("tacit.deployment.proxy", *arguments, folder=here.folder, env=env, log=log)
+
+
+@dataclass
+class Station:
+    """A member's processes: SuperNode, its executor, and the nursery. From start to stop the folder is its alone."""
+
+    node: Node
+    running: dict[str, Process] = field(default_factory=dict)
+    held: ExitStack = field(default_factory=ExitStack)
+
+    def start(self) -> None:
+        """Starts what does not run. SuperNode and executor share a port, so they are started together."""
+        if not self.running:
+            _check_member()
+            self.held.enter_context(hold(self.node.home))
+            self.node.prepare()
+        if not self._lives("nursery"):
+            self.running["nursery"] = self.node.nursery()
+        if not (self._lives("supernode") and self._lives("executor")):
+            for part in ("supernode", "executor"):
+                if part in self.running:
+                    end(self.running[part], 5.0)
+            port = free_port()
+            self.running["supernode"] = self.node.supernode(port)
+            self.running["executor"] = self.node.executor(port)
+
+    @property
+    def whole(self) -> bool:
+        return all(self._lives(part) for part in ("nursery", "supernode", "executor"))
+
+    def stop(self, kill: bool = False) -> None:
+        """Ends all of it; the SuperNode first, which tells the server."""
+        for part in ("supernode", "executor", "nursery"):
+            if part in self.running:
+                end(self.running.pop(part), 5.0, kill=kill)
+        self.held.close()
+
+    def _lives(self, part: str) -> bool:
+        return part in self.running and self.running[part].poll() is None
+
+
+def _check_server() -> None:
+    """Refuses to start beside a Flower in which what is replaced has another name."""
+    from tacit.deployment import access, executor
+
+    access.LOADED.check()
+    executor.CHOSEN.check()
+
+
+def _check_member() -> None:
+    from tacit.deployment import executor, own_code
+
+    own_code.check()
+    executor.CHOSEN.check()
 
 
 def folder_of(root: Path) -> Path:

@@ -23,10 +23,11 @@ class FlowerTransport:
 
     def __init__(self, grid: Grid, nodes: Mapping[str, int], turned_away: Callable[[float], set[str]]) -> None:
         self._grid, self._nodes, self._turned_away = grid, nodes, turned_away
+        self.until = 0.0  # when the answers to the last question are due, by the monotonic clock
 
     def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, Arrived]]:
         end, began = time.monotonic() + seconds, time.time()
-        pending = self._push(asks, seconds)
+        self.until, pending = end, self._push(asks, seconds)
         while pending and time.monotonic() < end:
             for name in self._turned_away(began) & set(pending.values()):
                 pending = {number: other for number, other in pending.items() if other != name}
