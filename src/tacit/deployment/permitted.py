@@ -35,9 +35,9 @@ PERMITTED: Final[Mapping[str, tuple[str, ...]]] = {
 """By table. A level may have any name."""
 LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("data", "choices", "federation", "changes", "devices"),
-    "privacy": ("secure_sum",),
+    "privacy": ("secure_sum", "noise"),
     "evaluate": ("sample", "heterogeneity"),
-    "run": ("checkpoint_every", "chunk", "threads", "engine", "device"),
+    "run": ("checkpoint_every", "chunk", "threads", "engine", "device", "compile"),
 }
 """By table, what concerns simulations or the server alone."""
 
