@@ -18,7 +18,10 @@ from torch.utils import _pytree as pytree
 from tacit.engine import allocator
 from tacit.engine.simplify import simplify
 from tacit.engine.tape import taped
+from tacit.engine.unstored import operands
 from tacit.models.batched import OPENED
+from tacit.privacy.clip import clip
+from tacit.privacy.clipped_upload_sum import stored
 
 Program = Callable[..., Any]
 _plainly: Any = getattr(torch.jit, "optimized_execution", nullcontext)
@@ -28,13 +31,22 @@ _FAR = 0.1  # further off, nothing excuses it
 _SCALES, _ENOUGH = (1.25, 0.8, 1.5, 0.6, 1.1), 2
 
 
-def record(program: Program, *inputs: Any) -> Program | None:
-    """The program for inputs of these shapes, or None where it cannot be recorded or would not give the same."""
+def record(
+    program: Program, *inputs: Any, uploads: int = 0, check: Callable[[GraphModule], bool] | None = None
+) -> Program | None:
+    """The program for inputs of these shapes, or None where it cannot be recorded or would not give the same.
+
+    The first `uploads` leaves of its results are for the privacy room, and may be `Product`s. `check`: what else must
+    hold of the graph.
+    """
     try:
         with torch.no_grad(), allocator.apart():
             shape = pytree.tree_structure(program(*inputs))
-            replay = _replay(simplify(taped(program, *inputs)), inputs, shape)
-            return replay if _often(program, replay, inputs) else None
+            graph = simplify(taped(program, *inputs), uploads)
+            if check is not None and not check(graph):
+                return None
+            replay = _replay(graph, inputs, shape)
+            return replay if _often(_kept(program, uploads), _kept(replay, uploads), inputs) else None
     except RuntimeError:  # a value decides what is done next: only the plain program can know it
         return None
 
@@ -47,9 +59,21 @@ def _replay(graph: GraphModule, inputs: Any, shape: Any) -> Program:
     def replay(*given: Any) -> Any:
         flat = [_laid(new, old) for new, old in zip(pytree.tree_leaves(given), leaves, strict=True)]
         with torch.no_grad():
-            return pytree.tree_unflatten(list(run(*flat)), shape)
+            return pytree.tree_unflatten(operands(graph, list(run(*flat))), shape)
 
     return replay
+
+
+def _kept(program: Program, uploads: int) -> Program:
+    """The leaves of its results, to be compared: uploads stored, and without those that are not finite, which count for
+    nothing whatever else they hold."""
+
+    def run(*inputs: Any) -> list[Tensor]:
+        leaves = [stored(leaf) for leaf in pytree.tree_leaves(program(*inputs))]
+        kept, _ = clip({str(at): leaf for at, leaf in enumerate(leaves[:uploads])}, torch.inf, lead=1)
+        return [*kept.values(), *leaves[uploads:]]
+
+    return run
 
 
 def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Program:

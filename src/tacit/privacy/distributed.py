@@ -79,6 +79,9 @@ class Distributed:
         integers = noise.round(spread, self.coding.limit)
         return Message({BODY: integers + noise.skellam(self.coding.padded, self.coding.share)}, zero, zero)
 
+    def only_clips(self, state: Tree) -> None:
+        return None
+
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
         clients, after = int(totals.members.sum()), state | {"turn": state["turn"] + 1}
         if not totals.body:

@@ -56,6 +56,10 @@ class Seeded:
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         return _keyed_normal(self._key, next(self._calls), size, dtype)
 
+    def next_call(self) -> tuple[Tensor, int]:
+        """Its key, and the number of a call that is then taken: for `normal_rows`."""
+        return self._key, next(self._calls)
+
     def skellam(self, size: int, variance: float) -> Tensor:
         return keyed_skellam(self._key, next(self._calls), size, variance)
 
@@ -108,3 +112,8 @@ def _keyed_normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -
 
 
 _keyed_normal.register_vmap(_keyed_normal_vmap)
+
+
+def normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
+    """[clients, size]: what `Seeded` of each key draws in that call."""
+    return _keyed_normal_rows(keys, call, size, dtype)

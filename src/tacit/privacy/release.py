@@ -4,7 +4,7 @@
 method, and states its noise as a multiple of its sensitivity: the plan turns that into an event of the ledger.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit import tree
 from tacit.core import Shared, Tree
 from tacit.privacy import noise as noises
-from tacit.privacy.clip import Clip, clip
+from tacit.privacy.clip import Clip, clip, measure
 from tacit.privacy.merge import Merge, Released
 
 
@@ -38,6 +38,14 @@ class Totals(NamedTuple):
     members: Tensor
 
 
+class OnlyClips(NamedTuple):
+    """A bound for the whole upload, and what goes with a clipped body: its bit and squared norm, given whether it was
+    inside the bound, its squared norm once clipped, and its level."""
+
+    bound: float | Tensor
+    beside: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 class Release(Protocol):
     def start(self) -> Tree:
         """Public state, for example the clip bound: broadcast and checkpointed."""
@@ -47,7 +55,13 @@ class Release(Protocol):
         """A message's body for an upload of these shapes, all zero."""
         ...
 
-    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message: ...
+    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
+        """One client's message, of whatever its program gave: the clip is here, and nothing before it is trusted."""
+        ...
+
+    def only_clips(self, state: Tree) -> "OnlyClips | None":
+        """How `encode` clips, where it does no more to a body than that: a sum then needs no messages. Else None."""
+        ...
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
         """The mean and the next public state; no mean where the round must be discarded."""
@@ -67,6 +81,9 @@ class Open:
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         body, _ = clip(tree.join(upload), torch.inf)
         return Message(body, torch.zeros(()), torch.zeros(()))
+
+    def only_clips(self, state: Tree) -> OnlyClips:
+        return OnlyClips(torch.inf, lambda inside, power, level: (torch.zeros(inside.shape),) * 2)
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
         several = totals.members.sum().clamp(min=1)
@@ -94,11 +111,18 @@ class Grouped:
         return tree.zeros(like)
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
-        message = _clipped(state, upload)
+        body, inside = clip(tree.join(upload), state["bound"])
+        return Message(body, *self._beside(inside, measure(body), level))
+
+    def only_clips(self, state: Tree) -> OnlyClips:
+        return OnlyClips(state["bound"], self._beside)
+
+    def _beside(self, inside: Tensor, power: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+        bit = inside.to(torch.float32) - 0.5
         if all(self.multipliers):
-            return message
+            return bit, torch.zeros_like(bit)
         opted_out = (torch.tensor(self.multipliers) == 0)[level]
-        return message._replace(power=torch.where(opted_out, tree.norm(message.body).square(), 0.0))
+        return bit, torch.where(opted_out, power, 0.0)
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
         bits, asked = torch.zeros((), dtype=torch.float64), 0.0
@@ -156,6 +180,9 @@ class Local:
         bit = message.bit + (noise.normal(1, torch.float64)[0] * bit_std).to(message.bit.dtype)
         return Message(body, bit, message.power)
 
+    def only_clips(self, state: Tree) -> None:
+        return None
+
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
         if int(totals.members.sum()) < self.least:
             return None, state
@@ -192,5 +219,5 @@ def admit(message: Message, like: Mapping[str, Tensor], bound: float | Tensor) -
     if not all(bool(leaf.isfinite().all()) for leaf in body.values()) or not bool(message.bit.isfinite()):
         return None
     clipped, _ = clip(body, bound)
-    power = torch.where(message.power == 0, 0.0, tree.norm(clipped).square())
+    power = torch.where(message.power == 0, 0.0, measure(clipped))
     return Message(clipped, message.bit.clamp(-0.5, 0.5), power)

@@ -23,9 +23,9 @@ The third reading, a server that adds the noise itself, is the plan `Central`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -45,10 +45,13 @@ EXTRA = "extra/"
 
 
 class StepGuard:
-    """One client's guard in one round: clips each step and adds its noise; counts how often it was asked."""
+    """One client's guard in one round: clips each step and adds its noise; counts how often it was asked.
 
-    def __init__(self, bounds: tuple[float, ...], ratio: Tensor | None, noise: noises.Noise) -> None:
-        self._bounds, self._ratio, self._noise = bounds, ratio, noise
+    `ratios`: noise std over bound by level, all zero for none.
+    """
+
+    def __init__(self, bounds: tuple[float, ...], ratios: Sequence[float], level: Tensor, noise: noises.Noise) -> None:
+        self._bounds, self._ratios, self._level, self._noise = bounds, list(ratios), level, noise
         self.calls = 0
 
     def __call__(self, start: Tree, before: Tree, now: Tree) -> Tree:
@@ -57,9 +60,51 @@ class StepGuard:
         parts = [step] if len(self._bounds) == 1 else _parts(step)
         noisy: Tree = {}
         for part, bound in zip(parts, self._bounds, strict=True):
-            short, _ = clip(part, bound)
-            noisy |= short if self._ratio is None else noises.add(short, self._ratio * bound, self._noise)
+            noisy |= self._guarded(part, bound) if part else {}
         return tree.add(before, noisy)
+
+    def _guarded(self, part: Tree, bound: float) -> Tree:
+        if isinstance(self._noise, noises.Seeded):
+            key, call = self._noise.next_call()
+            return tree.unflatten(guarded_step(tree.flatten(part), self._level, key, self._ratios, bound, call), part)
+        short, _ = clip(part, bound)
+        std = torch.tensor(self._ratios, dtype=torch.float64)[self._level] * bound
+        return noises.add(short, float(std), self._noise) if any(self._ratios) else short
+
+
+@torch.library.custom_op("tacit::guarded_steps", mutates_args=())
+def guarded_steps(
+    steps: Tensor, levels: Tensor, keys: Tensor, ratios: Sequence[float], bound: float, call: int
+) -> Tensor:
+    """Steps [clients, numbers], each clipped to `bound` and covered with its own client's noise.
+
+    One operation, so that a recorded program has it whole: no pass sees a norm, a factor or a number of noise.
+    """
+    short = clip({"step": steps}, bound, lead=1)[0]["step"]
+    if not any(ratios):
+        return short
+    std = torch.tensor(ratios, dtype=steps.dtype, device=steps.device)[levels] * bound
+    return short + std.unsqueeze(1) * noises.normal_rows(keys, call, steps.shape[1], steps.dtype)
+
+
+@torch.library.custom_op("tacit::guarded_step", mutates_args=())
+def guarded_step(step: Tensor, level: Tensor, key: Tensor, ratios: Sequence[float], bound: float, call: int) -> Tensor:
+    """`guarded_steps` of one client."""
+    return guarded_steps(step.unsqueeze(0), level.unsqueeze(0), key.unsqueeze(0), ratios, bound, call)[0]
+
+
+def _guarded_step_vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
+    """All clients' steps in one operation, each with its own level and key."""
+    rows = [
+        leaf.expand(info.batch_size, *leaf.shape) if dim is None else leaf.movedim(dim, 0) if dim else leaf
+        for leaf, dim in zip(given[:3], in_dims[:3], strict=True)
+    ]
+    return guarded_steps(*rows, *given[3:]), 0
+
+
+guarded_step.register_vmap(_guarded_step_vmap)
+GUARDED_STEPS: Final = torch.ops.tacit.guarded_steps.default
+"""How a recorded program names it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +115,8 @@ class StepNoise:
     ratios: tuple[float, ...]  # noise std over bound, by level
     steps: int
 
-    def guard(self, level: Tensor, noise: noises.Noise, dtype: torch.dtype) -> StepGuard:
-        ratio = torch.tensor(self.ratios, dtype=dtype)[level] if self.noisy else None
-        return StepGuard(self.bounds, ratio, noise)
+    def guard(self, level: Tensor, noise: noises.Noise) -> StepGuard:
+        return StepGuard(self.bounds, self.ratios, level, noise)
 
     @property
     def noisy(self) -> bool:
