@@ -65,7 +65,7 @@ def compare(before: Path, after: Path, key: str, rounds: int, threads: int) -> t
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Compare two source trees on the rounds of make bench.")
     parser.add_argument("before", type=Path, help="a checkout of the commit to compare with")
     parser.add_argument("--after", type=Path, default=HERE)
     parser.add_argument("--workloads", default=",".join(WORLDS))

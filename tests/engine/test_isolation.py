@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
 from tacit import tree
 from tacit.engine import record as recording
@@ -43,7 +44,7 @@ class Seen:
 
         def spied(program: Callable[..., Any], *inputs: Any) -> GraphModule:
             graph = taped(program, *inputs)
-            self.taped.append((taped(program, *inputs), torch.utils._pytree.tree_leaves(inputs)))
+            self.taped.append((taped(program, *inputs), tree_leaves(inputs)))
             return graph
 
         def more(graph: GraphModule, uploads: int) -> GraphModule:
@@ -93,12 +94,17 @@ def test_the_boundary_is_no_operation_that_a_graph_could_name() -> None:
         assert not hasattr(torch.ops.tacit, name)
 
 
+def outputs_of(end: Node) -> list[Any]:
+    found: Any = end.args[0]
+    return list(found)
+
+
 def scaled(factor: float) -> Pass:
     """A pass that multiplies every upload, after all has been accepted."""
 
     def plant(graph: GraphModule) -> None:
         end = next(node for node in graph.graph.nodes if node.op == "output")
-        first, *others = end.args[0]  # pyright: ignore
+        first, *others = outputs_of(end)
         with graph.graph.inserting_before(end):
             large = graph.graph.call_function(aten.mul.Tensor, (first, factor))
         end.args = ((large, *others),)
@@ -129,7 +135,7 @@ def test_whatever_a_pass_makes_of_an_upload_it_keeps_to_its_bound(
 def mixed(graph: GraphModule) -> None:
     """A pass that lets a thousandth of every client's upload into its neighbour's."""
     end = next(node for node in graph.graph.nodes if node.op == "output")
-    first, *others = end.args[0]  # pyright: ignore
+    first, *others = outputs_of(end)
     with graph.graph.inserting_before(end):
         beside = graph.graph.call_function(aten.roll.default, (first, [1], [0]))
         both = graph.graph.call_function(aten.add.Tensor, (first, beside), {"alpha": 1e-3})
@@ -153,7 +159,7 @@ def around(graph: GraphModule) -> None:
     """A pass that adds what went into the last guarded step to the upload, beside what came out."""
     end = next(node for node in graph.graph.nodes if node.op == "output")
     guard = [node for node in graph.graph.nodes if node.target is GUARDED_STEPS][-1]
-    first, *others = end.args[0]  # pyright: ignore
+    first, *others = outputs_of(end)
     with graph.graph.inserting_before(end):
         total = graph.graph.call_function(aten.sum.dim_IntList, (guard.args[0], [1]))
         shaped = graph.graph.call_function(aten.view.default, (total, [20, 1, 1]))

@@ -23,7 +23,8 @@ _PRODUCTS = "products"  # of a graph's meta: which outputs are the left parts of
 def unstored(graph: GraphModule, uploads: int) -> None:
     """Makes products of those of the first `uploads` outputs that are; see `operands`."""
     end = next(node for node in graph.graph.nodes if node.op == "output")
-    outputs: list[Any] = list(end.args[0])  # pyright: ignore[reportArgumentType]
+    results: Any = end.args[0]
+    outputs: list[Any] = list(results)
     places: dict[int, tuple[int, tuple[int, ...]]] = {}
     for at, node in enumerate(outputs[:uploads]):
         if (product := _product(node, outputs)) is not None:

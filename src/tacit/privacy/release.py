@@ -83,7 +83,7 @@ class Open:
         return Message(body, torch.zeros(()), torch.zeros(()))
 
     def only_clips(self, state: Tree) -> OnlyClips:
-        return OnlyClips(torch.inf, lambda inside, power, level: (torch.zeros(inside.shape),) * 2)
+        return OnlyClips(torch.inf, lambda inside, *_: (torch.zeros(inside.shape), torch.zeros(inside.shape)))
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
         several = totals.members.sum().clamp(min=1)
