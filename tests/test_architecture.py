@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tacit"
-FREE = {"core", "tree", "rng", "errors"}
+FREE = {"core", "tree", "rng", "errors", "c_library"}
 MAY_KNOW = {
     "core": set(),
     "errors": set(),
     "rng": set(),
+    "c_library": set(),
     "tree": {"core"},
     "methods": {"core", "tree", "errors"},
     "privacy": FREE,

@@ -6,53 +6,10 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from tacit.privacy.clip import clip
 from tests.engine.test_at_once import simplified
 
 aten = torch.ops.aten
 CLIENTS, LEVELS, STEPS = 5, 2, 4
-
-
-def summed(uploads: Tensor, belongs: Tensor) -> Tensor:
-    """The sum of clipped uploads by level, as the engine writes it."""
-    clipped = vmap(lambda one: clip({"w": one}, 1.0)[0]["w"])(uploads)
-    return belongs @ clipped.reshape(CLIENTS, -1)
-
-
-def uploads(spoiled: float) -> Tensor:
-    """One too long, one short, one zero, one that is not finite in one place, one too long."""
-    drawn = torch.randn(CLIENTS, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    drawn[1] *= 1e-3
-    drawn[2] = 0.0
-    drawn[3, 1, 2] = spoiled
-    return drawn * 2.0
-
-
-@pytest.mark.parametrize("spoiled", [1.0, torch.nan, torch.inf, -torch.inf, 1e200])
-def test_a_sum_of_clipped_uploads_is_made_without_them_and_what_is_not_finite_adds_nothing(spoiled: float) -> None:
-    belongs = torch.tensor([[1.0, 0, 1, 1, 0], [0, 1, 0, 0, 1]], dtype=torch.float64)
-    given = uploads(spoiled)
-    got, calls = simplified(lambda u, b: summed(u + 0.0, b), given, belongs)
-    torch.testing.assert_close(got, summed(given, belongs))
-    assert calls[aten.where.self] <= 2  # of one number a client
-    assert calls[aten.nan_to_num_.default] == 1
-
-
-def test_what_was_given_is_not_cleared_in_its_place() -> None:
-    belongs, given = torch.ones(1, CLIENTS, dtype=torch.float64), uploads(torch.nan)
-    simplified(summed, given, belongs)
-    assert given.isnan().any()
-
-
-def test_clipped_uploads_that_somebody_else_reads_are_still_made() -> None:
-    def program(given: Tensor, belongs: Tensor) -> Tensor:
-        clipped = vmap(lambda one: clip({"w": one}, 1.0)[0]["w"])(given).reshape(CLIENTS, -1)
-        return belongs @ clipped + clipped.square().sum()
-
-    belongs, given = torch.ones(1, CLIENTS, dtype=torch.float64), uploads(torch.nan)
-    got, calls = simplified(program, given, belongs)
-    torch.testing.assert_close(got, program(given, belongs))
-    assert not calls[aten.nan_to_num_.default]
 
 
 def descended(x: Tensor, y: Tensor) -> Tensor:

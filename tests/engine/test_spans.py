@@ -82,8 +82,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
     kept: list[torch.fx.GraphModule] = []
     simplify = recording.simplify
 
-    def kept_too(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-        kept.append(simplify(graph))
+    def kept_too(graph: torch.fx.GraphModule, uploads: int) -> torch.fx.GraphModule:
+        kept.append(simplify(graph, uploads))
         return kept[-1]
 
     monkeypatch.setattr(recording, "simplify", kept_too)

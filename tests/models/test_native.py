@@ -16,7 +16,7 @@ from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from tacit.models import FiveLayerCNN, TwoConvCNN
-from tacit.models.native import build, compiled, convolve, kernels, linear, sums
+from tacit.models.native import build, compiled, convolve, kernels, linear
 from tacit.models.task import ModuleTask, params
 
 Op = Callable[..., Tensor]
@@ -26,7 +26,7 @@ needs_a_compiler = pytest.mark.skipif(not compiled(), reason="no C compiler that
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (kernels, linear, sums):
+    for module in (kernels, linear):
         monkeypatch.setattr(module, "library", lambda: None)
 
 
@@ -206,38 +206,6 @@ def test_products_with_few_rows_are_torchs(rows: int, inputs: int, outputs: int)
     to_x, _ = ours.few_rows_step_(stepped, y, x, -0.3)
     assert near(to_x, y @ weight)
     assert torch.equal(stepped, grown)
-
-
-@needs_a_compiler
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2100), st.integers(0, 10**6))
-def test_sums_of_uploads_pass_over_those_of_weight_zero(clients: int, levels: int, size: int, seed: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    uploads, weights = torch.randn(clients, size, generator=draw), torch.randn(levels, clients, generator=draw)
-    assert near(ours.square_sums(uploads), uploads.double().square().sum(1), 1e-6)
-    weights[:, 0] = 0
-    expected = weights.double() @ uploads.double()
-    uploads[0] = math.nan
-    assert near(ours.weighted_sum(weights, uploads), expected)
-    assert ours.square_sums(uploads)[0].isnan()
-
-
-@needs_a_compiler
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 31), st.integers(1, 7), st.integers(1, 13), st.floats(1e-6, 1e6))
-def test_the_numbers_that_are_measured_are_the_numbers_that_are_summed(
-    clients: int, rows: int, vectors: int, outputs: int, offset: float
-) -> None:
-    """Also where an upload is the small difference of large numbers, and rounding is most of it."""
-    x = torch.randn(1, 16 * vectors).expand(clients, rows, -1) * offset + numbers(clients, rows, 16 * vectors)
-    y = numbers(clients, rows, outputs)
-    y = y - y.mean(1, keepdim=True)
-    squares = ours.outer_squares(y, x)
-    for k in range(clients):
-        summed = ours.outer_sum(torch.eye(clients)[k : k + 1], y, x)
-        assert float(summed.double().square().sum()) == pytest.approx(float(squares[k]), rel=1e-6)
-    exact = torch.einsum("kro,kri->koi", y.double(), x.double()).flatten(1)
-    assert near(ours.outer_sum(torch.eye(clients), y, x), exact, 1e-5 * max(1.0, offset))
 
 
 @needs_a_compiler

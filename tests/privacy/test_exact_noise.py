@@ -199,7 +199,7 @@ def test_a_record_moves_the_sum_of_integers_by_at_most_the_limit(scale: float) -
 
 def test_steps_have_the_noise_that_is_stated() -> None:
     here = {"w": torch.zeros(SIZE)}
-    guard = StepGuard((0.5,), torch.tensor(2.6), Seeded.of(0, "x"), exact=True)
+    guard = StepGuard((0.5,), (2.6,), torch.tensor(0), Seeded.of(0, "x"), exact=True)
     moved = guard(here, here, {"w": torch.ones(SIZE)})
     again = guard(here, here, {"w": torch.ones(SIZE)})
     assert ((moved["w"] - again["w"]) / 2**0.5).std().item() == pytest.approx(1.3, rel=0.05)

@@ -31,8 +31,7 @@ FAR = tree.each(lambda leaf: leaf + 100.0, HERE)
 
 
 def guarded(bounds: tuple[float, ...], ratio: float | None, seed: int, now: Tree = FAR) -> Tree:
-    scale = None if ratio is None else torch.tensor(ratio)
-    return StepGuard(bounds, scale, Seeded.of(seed, "test"))(HERE, HERE, now)
+    return StepGuard(bounds, (ratio or 0.0,), torch.tensor(0), Seeded.of(seed, "test"))(HERE, HERE, now)
 
 
 def test_a_step_is_clipped_as_a_whole_or_by_part() -> None:
@@ -78,7 +77,7 @@ def test_no_two_steps_rounds_or_clients_share_noise() -> None:
     seen = torch.cat(rows)
     assert float(seen.std()) == pytest.approx(math.sqrt(STEPS) * 2 * 0.5, rel=0.1)
     assert float((torch.corrcoef(seen) - torch.eye(16)).abs().max()) < 0.5
-    guard = StepGuard((1.0,), torch.tensor(1.0), Seeded.of(0, "x"))
+    guard = StepGuard((1.0,), (1.0,), torch.tensor(0), Seeded.of(0, "x"))
     first = guard(HERE, HERE, HERE)
     second = tree.sub(guard(HERE, first, first), first)
     assert abs(float(torch.corrcoef(torch.stack([first["model/w"], second["model/w"]]))[0, 1])) < 0.08
@@ -234,7 +233,7 @@ def drifting(z: float, direction: float) -> Tensor:
     keys = torch.randint(0, 2**62, (TRIALS, 2), generator=torch.Generator().manual_seed(int(direction)))
 
     def upload(key: Tensor) -> Tensor:
-        guard, here = StepGuard((1.0,), torch.tensor(2 * z), Seeded(key)), {"w": torch.zeros(1)}
+        guard, here = StepGuard((1.0,), (2 * z,), torch.tensor(0), Seeded(key)), {"w": torch.zeros(1)}
         for _ in range(STEPS):
             here = guard(here, here, tree.each(lambda leaf: leaf + direction * 50.0, here))
         return here["w"][0]

@@ -1,6 +1,6 @@
 """What clients compute in a round, whoever carries the messages: pure, and for a whole chunk of them at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,6 +19,8 @@ from tacit.federation.data import Federation
 from tacit.federation.devices import Devices
 from tacit.models.task import ModuleTask
 from tacit.privacy.clip import clip
+from tacit.privacy.clipped_upload_sum import Operand, Uploads
+from tacit.privacy.encoded_sum import encode_all
 from tacit.privacy.gradient import Counted, Exact, Private
 from tacit.privacy.noise import Noise, Seeded
 from tacit.privacy.plan import Plan
@@ -122,30 +124,41 @@ class Clients:
         targets = y[picks]
         return lambda step: (x[picks[step]], targets[step])
 
-    def encoded(
+    def uploads(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs, own: int = 0
+    ) -> tuple[Tree, Tree, Tree]:
+        """What every client of a chunk would upload, its new state, and its loss if there is a diary.
+
+        Nothing is clipped here and nothing may leave: uploads go to the privacy room (`encoded_sum`) from here.
+        """
+        return vmap(lambda given: self._one(task, full, view, public, round, given, own))(inputs)
+
+    def encoded(
+        self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
     ) -> tuple[Message, Tree, Tree]:
         """What every client of a chunk sends, its new state, and its loss if there is a diary."""
-
-        return vmap(lambda given: self._one(task, full, view, public, round, given, own))(inputs)
+        leaves, states, losses = self.uploads(task, full, view, public, round, inputs)
+        return encode_all(self.plan.release, public, handed_over(leaves, inputs), self.noise), states, losses
 
     def alone(self, view: Shared, public: Tree, round: Tensor, inputs: Inputs) -> tuple[Message, Tree]:
         """What the only client of a chunk of one sends, and its new state: without `vmap`, so with any noise."""
         given = Inputs(tree.each(lambda leaf: leaf[0], inputs.state), *(leaf[0] for leaf in inputs[1:]))
-        return self._one(self.task, inputs.full, view, public, round, given)[:2]
+        upload, state, _ = self._one(self.task, inputs.full, view, public, round, given)
+        noise = self.noise(given.release_key)
+        return self.plan.release.encode(public, tree.split(upload), given.level, noise), state
 
     def _one(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, given: Inputs, own: int = 0
-    ) -> tuple[Message, Tree, Tree]:
+    ) -> tuple[Tree, Tree, Tree]:
         site, private = self.site(task, given, round, full, own)
         guard = self._guard(public) if self.plan.steps is None else self._step_guard(self.plan.steps, given)
         reply = self.method.client(view, given.state, site._replace(guard=guard))
         self._check_queries(private, site.steps)
-        if self.plan.steps is not None and isinstance(guard, StepGuard) and tree.join(reply.upload):
+        upload = tree.join(reply.upload)
+        if self.plan.steps is not None and isinstance(guard, StepGuard) and upload:
             self.plan.steps.check(guard.calls)
-        message = self.plan.release.encode(public, reply.upload, given.level, self.noise(given.release_key))
         seen = {"loss": local_loss(self.method, view, reply, site, task.loss)} if self.diary else {}
-        return message, reply.state, seen
+        return upload, reply.state, seen
 
     def idled(self, task: ModuleTask, view: Shared, round: int, inputs: Inputs) -> Tree:
         """The new states of clients that were not asked."""
@@ -163,7 +176,7 @@ class Clients:
 
     def _step_guard(self, steps: StepNoise, given: Inputs) -> StepGuard:
         # noise is added here or in `encode`, never in both: one key is enough
-        return steps.guard(given.level, self.noise(given.release_key), self._dtype)
+        return steps.guard(given.level, self.noise(given.release_key))
 
     def _check_queries(self, private: Counted, steps: int) -> None:
         """Fails before anything is released if a client asked more of any batch than was paid for.
@@ -196,3 +209,8 @@ class Clients:
     @cached_property
     def _first_rows(self) -> Tensor:
         return torch.from_numpy(self.federation.offsets).to(self.federation.x.device)
+
+
+def handed_over(leaves: Mapping[str, Operand], inputs: Inputs) -> Uploads:
+    """A chunk's raw uploads as the privacy room takes them."""
+    return Uploads(leaves, inputs.level, inputs.real, inputs.release_key)

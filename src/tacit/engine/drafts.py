@@ -13,7 +13,6 @@ from torch.fx import GraphModule, Node
 
 from tacit.engine.places import Place
 from tacit.models.native.each_client import DIMENSIONS, Kind
-from tacit.models.native.sums import suits
 
 aten, ours = torch.ops.aten, torch.ops.tacit
 _LARGEST: Final = 2**17  # numbers of a client that a core's cache has room for, with others like them
@@ -200,14 +199,6 @@ def fetched(d: _Drafting) -> Draft | None:
     return Draft(Kind.PICKED, (1, several, rows.shape[1]), (0, rows.shape[1], 1), reads, depth=rows.shape[0])
 
 
-def squares(d: _Drafting) -> Draft | None:
-    seen = d.seen(d.args[0])
-    if seen is None or not seen.is_contiguous() or not suits(seen):
-        return None
-    sizes = (1, 1, seen[0].numel())
-    return Draft(Kind.SQUARES, sizes, (0, 0, 1), (d.read(d.args[0], sizes[2], sizes, (0, 0, 1)),))
-
-
 def put(d: _Drafting) -> Draft | None:
     old, numbers, rows, n, beta, alpha = d.args
     which, added = d.seen(numbers, torch.int64), d.seen(rows)
@@ -283,5 +274,4 @@ _KINDS: dict[Any, Callable[[_Drafting], Draft | None]] = {
     ours.picked_rows.default: picked,
     ours.put_rows.default: put,
     aten.index_select.default: fetched,
-    ours.square_sums.default: squares,
 }

@@ -18,9 +18,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tacit.engine.drafts import Draft, Read, drafts
+from tacit.engine.nodes import given, val
 from tacit.engine.places import places
 from tacit.engine.skips import Mask, skips
-from tacit.engine.square_sums import given, val
 from tacit.engine.tape import item
 from tacit.models.native.build import library
 from tacit.models.native.each_client import OWN, Operand, Operation, written

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.engine.square_sums import given, val
+from tacit.engine.nodes import given, val
 from tacit.models.native.linear import suits
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tacit.engine.blocks import picked_rows, shape_of, value
-from tacit.engine.square_sums import given
+from tacit.engine.nodes import given
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.engine.square_sums import given, val
+from tacit.engine.nodes import given, val
 from tacit.models.native.build import library
 
 aten, ours = torch.ops.aten, torch.ops.tacit

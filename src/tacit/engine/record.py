@@ -5,7 +5,7 @@ The plain program is the reference: a recorded one is used only after it gave th
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,22 +19,39 @@ from tacit.engine import allocator
 from tacit.engine.acceptance import Pair, Program, Refused, Trial, Trials, accept
 from tacit.engine.simplify import simplify
 from tacit.engine.tape import taped
+from tacit.engine.unstored import operands
 from tacit.models.batched import OPENED
+from tacit.privacy.clipped_upload_sum import stored
 
 _plainly: Any = getattr(torch.jit, "optimized_execution", nullcontext)
 
 
-def record(program: Program, *inputs: Any, trials: Trials | None = None, sure: bool = False) -> "Recording":
+Check = Callable[[GraphModule, "Recording"], str]
+"""Why a recorded program may not be used although it gives the same; "" if it may."""
+
+
+def record(
+    program: Program,
+    *inputs: Any,
+    trials: Trials | None = None,
+    sure: bool = False,
+    uploads: int = 0,
+    check: Check = lambda graph, recording: "",
+) -> "Recording":
     """The program for inputs of these shapes. `Refused`, with the reason, where it cannot be recorded or differs.
 
-    `sure`: it was compared before, so it need not be again. In one thread alone: nothing else may run meanwhile.
+    The first `uploads` leaves of its results are for the privacy room, and may be `Product`s. `check`: what else must
+    hold. `sure`: it was compared before, so it need not be again. In one thread alone: nothing else may run meanwhile.
     """
     compared: Trials = Scaled(inputs) if trials is None else trials
     try:
         with torch.no_grad(), allocator.apart():
-            recording = _recorded(program, inputs)
+            graph, shape = _simplified(program, inputs, uploads)
+            recording = Recording(graph, _interpreted(graph, pytree.tree_leaves(inputs)), inputs, shape)
+            if why := check(graph, recording):
+                raise Refused(why)
             if not sure:
-                accept(Pair(program, recording), _in_double(compared), compared)
+                accept(Pair(program, _stored(recording)), _in_double(compared, uploads), compared)
             return recording
     except Refused:
         raise
@@ -42,21 +59,21 @@ def record(program: Program, *inputs: Any, trials: Trials | None = None, sure: b
         raise Refused.because(error) from error
 
 
-def _recorded(program: Program, inputs: Any) -> "Recording":
-    graph, shape = _simplified(program, inputs)
-    return Recording(_interpreted(graph, pytree.tree_leaves(inputs)), inputs, shape)
+def _stored(recording: "_Laid") -> Program:
+    """With uploads as tensors, to be compared."""
+    return lambda *inputs: pytree.tree_map(stored, recording(*inputs))
 
 
-def _in_double(trials: Trials) -> Pair | None:
+def _in_double(trials: Trials, uploads: int) -> Pair | None:
     """The passes themselves, on the program in double precision: nothing there is compiled for single."""
     if trials.exact is None:
         return None
     inputs = trials.in_double(trials.tame(0))
-    graph, shape = _simplified(trials.exact, inputs)
-    return Pair(trials.exact, _Laid(graph, inputs, shape))
+    graph, shape = _simplified(trials.exact, inputs, uploads)
+    return Pair(trials.exact, _stored(_Laid(graph, graph, inputs, shape)))
 
 
-def _simplified(program: Program, inputs: Any) -> tuple[GraphModule, Any]:
+def _simplified(program: Program, inputs: Any, uploads: int) -> tuple[GraphModule, Any]:
     """What the passes make of it, and the structure of what it gives."""
     shapes = []
 
@@ -65,20 +82,20 @@ def _simplified(program: Program, inputs: Any) -> tuple[GraphModule, Any]:
         shapes.append(pytree.tree_structure(outputs))
         return outputs
 
-    return simplify(taped(noted, *inputs)), shapes[0]
+    return simplify(taped(noted, *inputs), uploads), shapes[0]
 
 
 class _Laid:
     """Runs something on inputs that are laid out in memory as the recorded ones were."""
 
-    def __init__(self, run: Any, inputs: Any, shape: Any) -> None:
-        self.run, self._shape = run, shape
+    def __init__(self, graph: GraphModule, run: Any, inputs: Any, shape: Any) -> None:
+        self._graph, self.run, self._shape = graph, run, shape
         self._strides = [leaf.stride() for leaf in pytree.tree_leaves(inputs)]
 
     def __call__(self, *given: Any) -> Any:
         flat = [_laid(new, old) for new, old in zip(pytree.tree_leaves(given), self._strides, strict=True)]
         with torch.no_grad(), _plainly(False):  # its optimizer gains nothing here, and first runs the program twice
-            return pytree.tree_unflatten(list(self.run(*flat)), self._shape)
+            return pytree.tree_unflatten(operands(self._graph, list(self.run(*flat))), self._shape)
 
 
 class Recording(_Laid):

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from tacit import tree
 from tacit.core import Shared, Tree
 from tacit.engine.acceptance import Program, Refused, Trial
 from tacit.engine.chunk import Inputs, Shape
+from tacit.engine.isolation import keeps_clients_apart, moves_by_guarded_steps
 from tacit.engine.record import Recording, record
 from tacit.federation.data import as_input
 from tacit.models.task import ModuleTask
@@ -41,12 +43,24 @@ def recorded(engine: "Vectorised", shape: Shape, given: "Broadcast", sure: bool 
     `sure`: it was accepted before. In one thread alone: nothing else may run while a program is recorded.
     """
     try:
-        rehearsal = Rehearsal(engine, shape, given)
-        recording = record(rehearsal.program, *rehearsal.tame(0).inputs, trials=rehearsal, sure=sure)
+        rehearsal, uploads = Rehearsal(engine, shape, given), len(engine.plan.setting.upload)
+        first = rehearsal.tame(0).inputs
+        check = partial(_check, engine, uploads, first)
+        recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
         recording.replace_constants(rehearsal.data)
         return recording
     except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, AssertionError) as error:
         raise Refused.because(error) from error
+
+
+def _check(
+    engine: "Vectorised", uploads: int, inputs: tuple[Any, ...], graph: GraphModule, recording: Recording
+) -> str:
+    """What a recorded program must keep beside the plain one's numbers (`isolation.py`)."""
+    steps = engine.plan.steps
+    if steps is not None and steps.noisy and not moves_by_guarded_steps(graph, uploads, *inputs):
+        return "data reach an upload other than by steps with noise"
+    return "" if keeps_clients_apart(recording, *inputs) else "what is computed of one client depends on another"
 
 
 class Rehearsal:
@@ -107,8 +121,6 @@ class Rehearsal:
             self._write(rows, self.x[rows] * spoil)
             its = inputs.client == int(client)
             wild |= its if not spoil < 1 else torch.zeros_like(its)
-            lost = its if 1 < spoil < float("inf") else its & ~inputs.live.all(1)
-            inputs = inputs._replace(real=inputs.real & ~lost)  # the plain program may get through: no part of a sum
         return Trial("wild", (view, public, round, inputs), wild)
 
     @property
@@ -156,7 +168,7 @@ class Rehearsal:
         inputs = self._varied(self.shape.fill(drawn), draw, number)
         if number and self._states is not None:  # of whatever kind a method means it to be
             inputs = inputs._replace(state=self._states)
-        return view, public, torch.tensor(number), inputs
+        return view, engine.told(public), torch.tensor(number), inputs
 
     def _varied(self, inputs: Inputs, draw: torch.Generator, number: int) -> Inputs:
         levels = len(self._engine.plan.setting.choices.menu.levels)

@@ -10,17 +10,16 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from tacit.engine.at_once import at_once
-from tacit.engine.clipped_sums import clipped_sums, is_zero
 from tacit.engine.dead_steps import dead_steps
 from tacit.engine.each_client import each_client
 from tacit.engine.few_rows import few_rows
 from tacit.engine.gathers import gathers
 from tacit.engine.in_place import in_place, over_inputs, shares_memory
+from tacit.engine.nodes import given, is_zero
 from tacit.engine.picks import picks
 from tacit.engine.pulls import pulls
 from tacit.engine.soft_labels import soft_labels
 from tacit.engine.spans import spans
-from tacit.engine.square_sums import given, square_sums
 from tacit.engine.unstored import unstored
 
 aten = torch.ops.aten
@@ -40,7 +39,8 @@ _FROM_NOTHING = {
 """What these make depends on shapes alone."""
 
 
-def simplify(graph: GraphModule) -> GraphModule:
+def simplify(graph: GraphModule, uploads: int = 0) -> GraphModule:
+    """The graph, changed in place. Its first `uploads` results are for the privacy room (see `unstored.py`)."""
     _drop_unused(graph)
     _keep_constants(graph)
     _drop_times_one(graph)
@@ -53,11 +53,9 @@ def simplify(graph: GraphModule) -> GraphModule:
     _drop_unused(graph)
     spans(graph)
     dead_steps(graph)
-    square_sums(graph)
     gathers(graph)
-    clipped_sums(graph)
     _drop_unused(graph)
-    unstored(graph)
+    unstored(graph, uploads)
     _drop_unused(graph)
     soft_labels(graph)
     _zeros(graph)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.engine.square_sums import given, val
+from tacit.engine.nodes import given, val
 
 aten = torch.ops.aten
 _FEW = 16  # numbers of a vector register; for more classes torch's own is as fast

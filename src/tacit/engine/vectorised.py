@@ -17,7 +17,7 @@ from tacit.engine import secure_sum
 from tacit.engine.acceptance import Program, Refused
 from tacit.engine.chunk import Inputs, Shape
 from tacit.engine.chunking import Chunking, Compile
-from tacit.engine.clients import Clients
+from tacit.engine.clients import Clients, handed_over
 from tacit.engine.decisions import Decisions, Key
 from tacit.engine.device import CPU, on, within
 from tacit.engine.drafts import small_matrix
@@ -28,8 +28,10 @@ from tacit.engine.workers import Workers
 from tacit.errors import TacitError
 from tacit.models.native import compiled
 from tacit.models.task import ModuleTask
+from tacit.privacy.clipped_upload_sum import Uploads
+from tacit.privacy.encoded_sum import encode_all, encoded_sum, sum_messages
 from tacit.privacy.plan import Plan
-from tacit.privacy.release import Message, Totals
+from tacit.privacy.release import Totals
 
 Result = TypeVar("Result")
 _log = logging.getLogger("tacit")
@@ -180,16 +182,30 @@ class Vectorised(Clients):
         view, public, now = given.view, given.public, torch.tensor(given.round)
         run = self.programs.get(self._key(given, clients)) if self.chunking.records(clients) else None
         if run is not None:
-            totals, states, losses = run(view, public, now, self.chunking.shape(clients).fill(inputs))
-            return Computed(totals, {}, states, losses)
+            filled = self.chunking.shape(clients).fill(inputs)
+            leaves, states, losses = run(view, self.told(public), now, filled)
+            return self._released(public, handed_over(leaves, filled), states, losses)
         return self.away(self._computed, task, inputs.full, view, public, now, inputs)
 
     def _computed(
         self, task: ModuleTask, full: int, view: Shared, public: Tree, round: Tensor, inputs: Inputs
     ) -> Computed:
-        messages, states, losses = self.there.encoded(task, full, view, public, round, inputs)
-        bodies = self.plan.release.read(public, messages.body, inputs.level) if self.method.gather else {}
-        return Computed(self._sum(messages, inputs.level, inputs.real), bodies, states, losses)
+        leaves, states, losses = self.there.uploads(task, full, view, self.told(public), round, inputs)
+        return self._released(public, handed_over(leaves, inputs), states, losses)
+
+    def _released(self, public: Tree, uploads: Uploads, states: Tree, losses: Tree) -> Computed:
+        """What the privacy room makes of raw uploads, recorded or not: the only way out of a chunk."""
+        release, levels = self.plan.release, len(self.plan.setting.choices.menu.levels)
+        if not (self.method.gather or self.plan.secure_sum):
+            return Computed(encoded_sum(release, public, uploads, levels, self.noise), {}, states, losses)
+        messages = encode_all(release, public, uploads, self.noise)
+        totals = sum_messages(messages, uploads, levels, bodies=not self.plan.secure_sum)
+        bodies = release.read(public, messages.body, uploads.level) if self.method.gather else {}
+        return Computed(totals, bodies, states, losses)
+
+    def told(self, public: Tree) -> Tree:
+        """What a client program knows of the release's public state: nothing, unless its steps are kept inside."""
+        return public if self.plan.project else {}
 
     def prepare(self, given: Broadcast, clients: np.ndarray, state: Callable[[], Tree]) -> None:
         """Records the program of these clients' chunk, if programs are recorded and it is not there yet.
@@ -249,32 +265,15 @@ class Vectorised(Clients):
 
     def _plain(
         self, task: ModuleTask, shape: Shape, view: Shared, public: Tree, round: Tensor, inputs: Inputs
-    ) -> tuple[Totals, Tree, Tree]:
-        """The program of a chunk, as it is recorded."""
-        messages, states, losses = self.encoded(task, shape.full, view, public, round, inputs, shape.own)
-        return self._sum(messages, inputs.level, inputs.real), states, losses
+    ) -> tuple[Tree, Tree, Tree]:
+        """The program of a chunk, as it is recorded: it ends with raw uploads."""
+        return self.uploads(task, shape.full, view, public, round, inputs, shape.own)
 
     def nothing(self, like: Tree) -> Totals:
         """The sum of no message, for uploads of these shapes."""
         levels = len(self.plan.setting.choices.menu.levels)
         body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), self.plan.release.blank(like))
         return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))
-
-    def _sum(self, messages: Message, level: Tensor, real: Tensor) -> Totals:
-        """The sum of a chunk's messages, by level; where it is to be made securely, every message's body instead."""
-        levels = torch.arange(len(self.plan.setting.choices.menu.levels))
-        belongs = (levels.unsqueeze(1) == level) & real
-
-        def by_level(leaf: Tensor) -> Tensor:
-            rows = leaf.reshape(len(leaf), -1)
-            if leaf.is_floating_point():
-                total = belongs.to(leaf.dtype) @ rows
-            else:  # not every device multiplies matrices of integers
-                total = torch.where(belongs.unsqueeze(-1), rows, 0).sum(1)
-            return total.reshape(len(belongs), *leaf.shape[1:])
-
-        body = messages.body if self.plan.secure_sum else tree.each(by_level, messages.body)
-        return Totals(body, by_level(messages.bit), by_level(messages.power), belongs.sum(1))
 
 
 def _added(one: Totals, other: Totals) -> Totals:

@@ -83,6 +83,9 @@ class Distributed:
     def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
         raise TacitError("a message of plan 'distributed' says nothing by itself: only sums are read")
 
+    def only_clips(self, state: Tree) -> None:
+        return None
+
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
         clients, after = int(totals.members.sum()), state | {"turn": state["turn"] + 1}
         if not totals.body:

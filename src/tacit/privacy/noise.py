@@ -86,6 +86,10 @@ class Seeded:
     def discrete(self, size: int, multiplier: Tensor) -> Tensor:
         return _keyed_discrete(self._key, next(self._calls), size, log_stds(multiplier))
 
+    def next_call(self) -> tuple[Tensor, int]:
+        """Its key, and the number of a call that is then taken: for `normal_rows`."""
+        return self._key, next(self._calls)
+
     def skellam(self, size: int, variance: float) -> Tensor:
         return keyed_skellam(self._key, next(self._calls), size, variance)
 
@@ -167,3 +171,15 @@ def _keyed_discrete_vmap(
 
 
 _keyed_discrete.register_vmap(_keyed_discrete_vmap)
+
+
+def normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
+    """[clients, size]: what `Seeded` of each key draws in that call."""
+    return _keyed_normal_rows(keys, call, size, dtype)
+
+
+def exact_rows(clipped: Tensor, bound: float, multipliers: Tensor, keys: Tensor, call: int) -> Tensor:
+    """[clients, size] with exact noise of each client's own multiplier and key: `add_exactly`, row by row."""
+    integers = place(clipped, torch.full_like(multipliers, bound), multipliers)
+    noisy = integers + _keyed_discrete(keys, call, clipped.shape[1], log_stds(multipliers))
+    return (noisy.double() * step(bound, multipliers).unsqueeze(1)).to(clipped.dtype)

@@ -8,7 +8,7 @@ the noise is discrete Gaussian: the same multiplier, by the proof of `discrete_g
 noisy alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from tacit import tree
 from tacit.core import Shared, Tree
 from tacit.privacy import noise as noises
-from tacit.privacy.clip import Clip, clip
+from tacit.privacy.clip import Clip, clip, measure
 from tacit.privacy.lattice import fits, limits, place, step
 from tacit.privacy.merge import Merge, Released
 
@@ -48,6 +48,14 @@ class Totals(NamedTuple):
     members: Tensor
 
 
+class OnlyClips(NamedTuple):
+    """A bound for the whole upload, and what goes with a clipped body: its bit and squared norm, given whether it was
+    inside the bound, its squared norm once clipped, and its level."""
+
+    bound: float | Tensor
+    beside: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 class Release(Protocol):
     def start(self) -> Tree:
         """Public state, for example the clip bound: broadcast and checkpointed."""
@@ -57,7 +65,13 @@ class Release(Protocol):
         """A message's body for an upload of these shapes, all zero."""
         ...
 
-    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message: ...
+    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
+        """One client's message, of whatever its program gave: the clip is here, and nothing before it is trusted."""
+        ...
+
+    def only_clips(self, state: Tree) -> "OnlyClips | None":
+        """How `encode` clips, where it does no more to a body than that: a sum then needs no messages. Else None."""
+        ...
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
         """The mean and the next public state; no mean where the round must be discarded."""
@@ -84,6 +98,9 @@ class Open:
 
     def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
         return body
+
+    def only_clips(self, state: Tree) -> OnlyClips:
+        return OnlyClips(torch.inf, lambda inside, *_: (torch.zeros(inside.shape), torch.zeros(inside.shape)))
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
         several = totals.members.sum().clamp(min=1)
@@ -116,15 +133,24 @@ class Grouped:
         return self.clip.multiplier(self.multipliers[j]) * self.sensitivity
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
-        message = _clipped(self.clip, state, upload)
-        if not all(self.multipliers):
-            opted_out = (torch.tensor(self.multipliers) == 0)[level]
-            message = message._replace(power=torch.where(opted_out, tree.norm(message.body).square(), 0.0))
-        if self.exact is None or not message.body:
+        body, inside = clip(tree.join(upload), state["bound"])
+        message = Message(body, *self._beside(inside, measure(body), level))
+        if self.exact is None or not body:
             return message
         ratios = torch.tensor([self.ratio(j) for j in range(len(self.multipliers))], dtype=torch.float64)
-        integers = place(tree.flatten(message.body), state["bound"], ratios[level])
-        return message._replace(body=tree.unflatten(integers, message.body))
+        integers = place(tree.flatten(body), state["bound"], ratios[level])
+        return message._replace(body=tree.unflatten(integers, body))
+
+    def only_clips(self, state: Tree) -> OnlyClips | None:
+        """Exact sums are sums of integers: then every message is put on its lattice first."""
+        return OnlyClips(state["bound"], self._beside) if self.exact is None else None
+
+    def _beside(self, inside: Tensor, power: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+        bit = _bit_of(self.clip, inside)
+        if all(self.multipliers):
+            return bit, torch.zeros_like(bit)
+        opted_out = (torch.tensor(self.multipliers) == 0)[level]
+        return bit, torch.where(opted_out, power, 0.0)
 
     def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
         if self.exact is None:
@@ -201,6 +227,9 @@ class Local:
         bit = message.bit + (noise.normal(1, torch.float64)[0] * bit_std).to(message.bit.dtype)
         return Message(body, bit, message.power)
 
+    def only_clips(self, state: Tree) -> None:
+        return None
+
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
         if int(totals.members.sum()) < self.least:
             return None, state
@@ -235,8 +264,13 @@ def _blank(like: Tree, exact: torch.dtype | None) -> Tree:
 def _clipped(rule: Clip, state: Tree, upload: Shared) -> Message:
     """With its bit only where the rule needs bits, and so pays for them: under `Local` everybody sees it."""
     body, inside = clip(tree.join(upload), state["bound"])
+    return Message(body, _bit_of(rule, inside), torch.zeros(()))
+
+
+def _bit_of(rule: Clip, inside: Tensor) -> Tensor:
+    """Zero where the rule moves by no bits, and so pays for none."""
     bit = inside.to(torch.float32) - BIT
-    return Message(body, bit if rule.bit_std(1.0) else torch.zeros_like(bit), torch.zeros(()))
+    return bit if rule.bit_std(1.0) else torch.zeros_like(bit)
 
 
 def _noisy(total: Tree, ratio: Tensor, noise: noises.Noise) -> Tree:
@@ -282,7 +316,7 @@ def admit(message: Message, like: Mapping[str, Tensor], bound: float | Tensor) -
     if not all(bool(leaf.isfinite().all()) for leaf in body.values()) or not bool(message.bit.isfinite()):
         return None
     clipped, _ = clip(body, bound)
-    power = torch.where(message.power == 0, 0.0, tree.norm(clipped).square())
+    power = torch.where(message.power == 0, 0.0, measure(clipped))
     return Message(clipped, message.bit.clamp(-0.5, 0.5), power)
 
 

@@ -23,9 +23,9 @@ The third reading, a server that adds the noise itself, is the plan `Central`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -45,12 +45,21 @@ EXTRA = "extra/"
 
 
 class StepGuard:
-    """One client's guard in one round: clips each step and adds its noise; counts how often it was asked."""
+    """One client's guard in one round: clips each step and adds its noise; counts how often it was asked.
+
+    `ratios`: noise std over bound by level, all zero for none. `exact`: noise is discrete, on integers.
+    """
 
     def __init__(
-        self, bounds: tuple[float, ...], ratio: Tensor | None, noise: noises.Noise, exact: bool = False
+        self,
+        bounds: tuple[float, ...],
+        ratios: Sequence[float],
+        level: Tensor,
+        noise: noises.Noise,
+        exact: bool = False,
     ) -> None:
-        self._bounds, self._ratio, self._noise, self._exact = bounds, ratio, noise, exact
+        self._bounds, self._ratios, self._level, self._noise = bounds, list(ratios), level, noise
+        self._exact = exact
         self.calls = 0
 
     def __call__(self, start: Tree, before: Tree, now: Tree) -> Tree:
@@ -59,14 +68,62 @@ class StepGuard:
         parts = [step] if len(self._bounds) == 1 else _parts(step)
         noisy: Tree = {}
         for part, bound in zip(parts, self._bounds, strict=True):
-            short, _ = clip(part, bound)
-            noisy |= short if self._ratio is None else self._covered(short, bound, self._ratio)
+            noisy |= self._guarded(part, bound) if part else {}
         return tree.add(before, noisy)
 
-    def _covered(self, short: Tree, bound: float, ratio: Tensor) -> Tree:
+    def _guarded(self, part: Tree, bound: float) -> Tree:
+        if isinstance(self._noise, noises.Seeded):
+            key, call = self._noise.next_call()
+            flat = tree.flatten(part)
+            moved = guarded_step(flat, self._level, key, self._ratios, bound, call, self._exact)
+            return tree.unflatten(moved, part)
+        short, _ = clip(part, bound)
+        if not any(self._ratios):
+            return short
+        ratio = torch.tensor(self._ratios, dtype=torch.float64)[self._level]
         if self._exact:
             return noises.add_exactly(short, bound, ratio, self._noise)
-        return noises.add(short, ratio * bound, self._noise)
+        return noises.add(short, float(ratio * bound), self._noise)
+
+
+@torch.library.custom_op("tacit::guarded_steps", mutates_args=())
+def guarded_steps(
+    steps: Tensor, levels: Tensor, keys: Tensor, ratios: Sequence[float], bound: float, call: int, exact: bool
+) -> Tensor:
+    """Steps [clients, numbers], each clipped to `bound` and covered with its own client's noise.
+
+    One operation, so that a recorded program has it whole: no pass sees a norm, a factor or a number of noise.
+    """
+    short = clip({"step": steps}, bound, lead=1)[0]["step"]
+    if not any(ratios):
+        return short
+    if exact:
+        own = torch.tensor(ratios, dtype=torch.float64, device=steps.device)[levels]
+        return noises.exact_rows(short, bound, own, keys, call)
+    std = torch.tensor(ratios, dtype=steps.dtype, device=steps.device)[levels] * bound
+    return short + std.unsqueeze(1) * noises.normal_rows(keys, call, steps.shape[1], steps.dtype)
+
+
+@torch.library.custom_op("tacit::guarded_step", mutates_args=())
+def guarded_step(
+    step: Tensor, level: Tensor, key: Tensor, ratios: Sequence[float], bound: float, call: int, exact: bool
+) -> Tensor:
+    """`guarded_steps` of one client."""
+    return guarded_steps(step.unsqueeze(0), level.unsqueeze(0), key.unsqueeze(0), ratios, bound, call, exact)[0]
+
+
+def _guarded_step_vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
+    """All clients' steps in one operation, each with its own level and key."""
+    rows = [
+        leaf.expand(info.batch_size, *leaf.shape) if dim is None else leaf.movedim(dim, 0) if dim else leaf
+        for leaf, dim in zip(given[:3], in_dims[:3], strict=True)
+    ]
+    return guarded_steps(*rows, *given[3:]), 0
+
+
+guarded_step.register_vmap(_guarded_step_vmap)
+GUARDED_STEPS: Final = torch.ops.tacit.guarded_steps.default
+"""How a recorded program names it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +135,8 @@ class StepNoise:
     steps: int
     exact: bool = False
 
-    def guard(self, level: Tensor, noise: noises.Noise, dtype: torch.dtype) -> StepGuard:
-        ratio = torch.tensor(self.ratios, dtype=dtype)[level] if self.noisy else None
-        return StepGuard(self.bounds, ratio, noise, self.exact)
+    def guard(self, level: Tensor, noise: noises.Noise) -> StepGuard:
+        return StepGuard(self.bounds, self.ratios, level, noise, self.exact)
 
     @property
     def noisy(self) -> bool:

@@ -4,7 +4,6 @@
    Every operand says where a client's numbers lie: in which memory, from which number on, how far the next client's are,
    and how far the next along each of three dimensions. Memory 0 is the list's own, and the same for all clients.
    `each_client.py` makes such lists; kinds and fields are in its order. */
-#include "sums.h"
 #include "vectors.h"
 
 typedef struct {
@@ -20,7 +19,7 @@ typedef struct {
     float alpha, beta;
 } Factors;
 
-enum { SUM, PRODUCT, QUOTIENT, MULTIPLE, RECTIFIED, GATED, EXPONENTIAL, ADDED_PRODUCT, FILLED, CHOSEN, TOTAL, LARGEST, MATRIX, PICKED, PUT, SQUARES };
+enum { SUM, PRODUCT, QUOTIENT, MULTIPLE, RECTIFIED, GATED, EXPONENTIAL, ADDED_PRODUCT, FILLED, CHOSEN, TOTAL, LARGEST, MATRIX, PICKED, PUT };
 enum { GROUP = 5, QUAD = 4, NOTHING = -1 };
 
 /* e^x as 2^n e^r, where |r| is at most half of ln 2 and e^r a polynomial; to two units in the last place. */
@@ -320,7 +319,6 @@ static void once(const Operation *o, Factors f, const float *a, const float *b, 
         case MATRIX: matrix(o, f, a, b, c, to); break;
         case PICKED: picked(o, a, (const long *)b, to); break;
         case PUT: put(o, f, (const long *)a, b, c, to); break;
-        case SQUARES: *to = square_sum(a, o->size[2]); break;
     }
 }
 

@@ -37,7 +37,6 @@ class Kind(IntEnum):
     MATRIX = auto()  # beta c + alpha a b; a [rows, depth], b [depth, columns]
     PICKED = auto()  # rows of a, by numbers in b; `depth` rows there are
     PUT = auto()  # beta c + alpha b, each of its `depth` rows where a, numbers, says
-    SQUARES = auto()  # the sum of all of a's: `sums.c`
 
 
 class Operand(NamedTuple):
