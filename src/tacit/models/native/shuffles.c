@@ -62,6 +62,7 @@ void shuffled_rows(const uint64_t *keys, const long *sizes, const long *firsts, 
                    long clients, long epochs, long batch, long steps)
 {
     long most = 1;
+    if (!clients || !steps || !batch) return;  /* then there is no memory to write to */
     for (long k = 0; k < clients; k++) most = sizes[k] > most ? sizes[k] : most;
     Ticket *tickets = room(4 * most), *sorted = room(4 * most);
     long *ends = room(8 * most);
