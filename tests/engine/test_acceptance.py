@@ -59,8 +59,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, bug: Pass) -> None:
     """A pass that comes after all others."""
     simplify = recording.simplify
 
-    def with_bug(graph: GraphModule) -> GraphModule:
-        graph = simplify(graph)
+    def with_bug(graph: GraphModule, uploads: int) -> GraphModule:
+        graph = simplify(graph, uploads)
         bug(graph)
         graph.recompile()
         return graph
@@ -94,7 +94,7 @@ def without_nan(leaf: Tensor) -> Tensor:
     return leaf.nan_to_num(0.0)
 
 
-PERSONAL = -1  # the last output: a leaf of what clients keep, one row each
+UPLOAD, PERSONAL = 0, -1  # the first output is a leaf of uploads, the last one of what clients keep: one row each
 LEAVES: dict[str, Callable[[Tensor], Tensor]] = {
     "scales one client's by 1.001": scaled,
     "drops a leaf's last number": without_last,
@@ -103,12 +103,13 @@ LEAVES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @DTYPES
+@pytest.mark.parametrize("at", [UPLOAD, PERSONAL], ids=["upload", "personal"])
 @pytest.mark.parametrize("name", LEAVES)
 def test_a_pass_that_is_wrong_for_one_client_is_found(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    name: str, at: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decided(engine(dtype=dtype))
-    planted(monkeypatch, lambda graph: change(graph, PERSONAL, LEAVES[name]))
+    planted(monkeypatch, lambda graph: change(graph, at, LEAVES[name]))
     with pytest.raises(Refused, match="inputs"):
         decided(engine(dtype=dtype))
 
@@ -195,7 +196,12 @@ def test_what_is_decided_does_not_depend_on_anybodys_values(monkeypatch: pytest.
 def run(method: Method, compile: Compile, folder: Path | None = None, rounds: int = 40) -> Run:
     training = Training(rounds=rounds, sampler=FixedSize(4), batch=4, chunk=4, compile=compile)
     parts = assemble(clients(), initialise(MLP(6, 3, (5,)), 0), method, CENTRAL, training)
-    return Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(1000, 1000), folder=folder)
+    return Run(
+        *parts,
+        ledger=Ledger.open(":memory:" if folder is None else folder / "ledger.sqlite"),
+        schedule=Schedule(1000, 1000),
+        folder=folder,
+    )
 
 
 def broken(graph: GraphModule) -> None:

@@ -17,6 +17,7 @@ from tacit.engine.assemble import Privacy
 from tacit.engine.isolation import keeps_clients_apart
 from tacit.engine.loop import Run
 from tacit.engine.tape import taped
+from tacit.errors import TacitError
 from tacit.methods import REGISTRY, AdaPeD, Ditto, FedAvg
 from tacit.privacy import clipped_upload_sum as boundary
 from tacit.privacy.levels import Level
@@ -62,7 +63,7 @@ class Seen:
 def recorded(method: Any, privacy: Privacy, **options: Any) -> Run:
     steps = {"steps": 4} if isinstance(privacy.plan, Stepwise) else {}
     it = run(method, privacy, rounds=1, chunk=20, rate=1.0, **steps, **options)
-    it.engine = replace(it.engine, record=True, programs={})
+    it.engine = replace(it.engine, compile="require", programs={}, decisions={})
     it.go()
     return it
 
@@ -118,10 +119,10 @@ def test_whatever_a_pass_makes_of_an_upload_it_keeps_to_its_bound(
 ) -> None:
     """Even if acceptance were fooled: nothing is checked here but the sum."""
     Seen(monkeypatch, scaled(factor))
-    monkeypatch.setattr(recording, "_often", lambda *_: True)
+    monkeypatch.setattr(recording, "accept", lambda *_: None)
     totals: list[Any] = []
     it = run(FedAvg(), CENTRAL, rounds=1, chunk=1, rate=1.0, dtype=torch.float32)
-    it.engine = replace(it.engine, record=True, programs={})
+    it.engine = replace(it.engine, compile="require", programs={}, decisions={})
     keep = type(it.engine)._keep
     monkeypatch.setattr(type(it.engine), "_keep", lambda *given: totals.append(given[-1].totals) or keep(*given))
     it.go()
@@ -144,9 +145,9 @@ def mixed(graph: GraphModule) -> None:
 
 def test_a_pass_that_mixes_clients_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     Seen(monkeypatch, mixed)
-    monkeypatch.setattr(recording, "_often", lambda *_: True)
-    it = recorded(FedAvg(), CENTRAL)
-    assert list(it.engine.programs.values()) == [None]
+    monkeypatch.setattr(recording, "accept", lambda *_: None)
+    with pytest.raises(TacitError, match="what is computed of one client depends on another"):
+        recorded(FedAvg(), CENTRAL)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "adaped", "scaffold", "fedem"])
@@ -170,9 +171,9 @@ def around(graph: GraphModule) -> None:
 def test_a_pass_that_leads_data_around_a_noisy_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers so small that no comparison with the plain program would see them."""
     Seen(monkeypatch, around)
-    monkeypatch.setattr(recording, "_often", lambda *_: True)
-    it = recorded(FedAvg(), PLANS["stepwise"])
-    assert list(it.engine.programs.values()) == [None]
+    monkeypatch.setattr(recording, "accept", lambda *_: None)
+    with pytest.raises(TacitError, match="other than by steps with noise"):
+        recorded(FedAvg(), PLANS["stepwise"])
 
 
 @pytest.mark.parametrize("method", [AdaPeD(), Ditto()], ids=["adaped", "ditto"])

@@ -28,7 +28,7 @@ from tacit.core import Tree
 from tacit.errors import TacitError
 from tacit.privacy.clip import clip, limit_of, measure
 
-_SOURCE: Final = Path(__file__).resolve().with_suffix(".c")
+SOURCE: Final = Path(__file__).resolve().with_suffix(".c")
 _INPUTS: Final = 16  # of a product, in C: a multiple of this
 
 
@@ -111,7 +111,7 @@ def sum_by_level(rows: Tensor, uploads: Uploads, levels: int) -> Tensor:
 @cache
 def library() -> ctypes.CDLL | None:
     """The C version, or None where there is no compiler."""
-    return c_library.load([_SOURCE])
+    return c_library.load([SOURCE])
 
 
 def _suits(leaves: Mapping[str, Operand]) -> bool:

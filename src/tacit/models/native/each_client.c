@@ -404,7 +404,6 @@ static int stays(const Memory *m, const Operation *o)
                    (depth == 0 || (inside(m, a, 8, (Box){{depth, 1, 1}, {a->stride[0], 0, 0}}) &&
                                    inside(m, b, 4, (Box){{depth, n[1], 1}, {b->stride[0], 1, 0}}))) &&
                    (c->memory == NOTHING || inside(m, c, 4, (Box){{n[0], n[1], 1}, {n[1], 1, 0}}));
-        case SQUARES: return inside(m, to, 4, (Box){{1, 1, 1}, {0, 0, 0}}) && inside(m, a, 4, (Box){{n[2], 1, 1}, {1, 0, 0}});
     }
     return 0;
 }
