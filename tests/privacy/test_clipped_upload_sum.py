@@ -118,6 +118,17 @@ def test_the_numbers_of_a_product_that_are_measured_are_those_that_are_summed(
 
 
 @needs_a_compiler
+@pytest.mark.parametrize("outputs", [1, 2, 3, 4, 5, 6, 10, 13])
+@pytest.mark.parametrize("inputs", [16, 32, 64, 80, 144])
+def test_every_tile_of_a_product_is_measured_and_summed(outputs: int, inputs: int) -> None:
+    given = uploads_of({"w": products(2, 7, outputs, inputs), "b": torch.ones(2, 3)})
+    mine, expected = (by(given, BOUND, 1) for by in (compiled_sum, reference_sum))
+    torch.testing.assert_close(mine.totals["w"], expected.totals["w"], rtol=1e-5, atol=1e-6)
+    for client in range(2):
+        assert BOUND * (1 - 3e-5) <= norm(compiled_sum(alone(given, client), BOUND, 1).totals) <= BOUND
+
+
+@needs_a_compiler
 def test_single_precision_is_summed_in_c_and_all_else_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(boundary, "compiled_sum", lambda *_: asked.append("C"))
