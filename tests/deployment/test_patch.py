@@ -4,22 +4,31 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from tacit.deployment import access, executor, own_code, server_app
+from tacit.deployment import access, executor, own_code, replies, server_app
 from tacit.deployment.patch import Patch
 from tacit.engine.flower.grid import FlowerTransport
 from tacit.errors import TacitError
 
-ALL = (own_code.UNPACKED, own_code.LOADED, own_code.INSTALLED, access.LOADED, executor.CHOSEN, server_app.PULLED)
+ALL = (
+    own_code.UNPACKED,
+    own_code.LOADED,
+    own_code.INSTALLED,
+    access.LOADED,
+    executor.CHOSEN,
+    server_app.PULLED,
+    replies.RECEIVED,
+)
 HERE = Path(own_code.__file__).parents[2]
 RENAMED = """
 from importlib import import_module
@@ -88,6 +97,37 @@ def test_half_an_answer_is_waited_for_until_the_deadline_and_no_longer(monkeypat
     assert 0.9 < time.monotonic() - began < 4.0
     transport.until = 0.0  # what has come whole is taken even after the deadline
     assert module.pull_objects(object_ids=["there"], pull_object_fn=half) == {"there": b"1"}
+
+
+def test_an_answer_is_sent_when_it_is_ready_and_not_a_round_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's node, left with one answer too many by a killed server, sends each when the next question comes."""
+    from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState, MessageEntry
+
+    module: Any = replies.RECEIVED.check()
+    monkeypatch.setattr(module, replies.RECEIVED.name, module._pull_and_store_message)
+    replies.send_when_ready()
+    names = replies.RECEIVED.parameters
+    state: Any = SimpleNamespace(msg_store={}, lock_msg_store=threading.Lock())
+
+    def look() -> int | None:
+        given = dict.fromkeys(names) | {"state": state, "receive": lambda: None}
+        return module._pull_and_store_message(**given)
+
+    def entry(answers: str) -> Any:
+        return SimpleNamespace(
+            is_retrieved=False, message=SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=answers))
+        )
+
+    assert look() is None
+    state.msg_store["question"] = entry("")
+    assert look() is None  # it is being worked on
+    state.msg_store["answer"] = entry("question")
+    assert look() == 0
+    state.msg_store["answer"].is_retrieved = True
+    assert look() is None
+    real = InMemoryNodeState.__init__.__code__.co_names  # what is looked at is what Flower has
+    assert {"msg_store", "lock_msg_store"} <= set(real)
+    assert {"message", "is_retrieved"} <= set(MessageEntry.__dataclass_fields__)
 
 
 def test_a_client_process_does_not_start_beside_a_flower_that_renamed_its_loader(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
 | superlink | control.secret | the control API asks for the secret |
 | server-executor | | starts the server application, its token out of sight |
 | serverapp | | reads its token from standard input |
-| supernode | | nothing |
+| supernode | | sends an answer when it is ready |
 | client-executor | the nursery's socket | has the nursery answer, its token out of sight |
 | clientapp | | no code from the server is loaded; reads its token from standard input |
 
@@ -45,6 +45,9 @@ def serverapp() -> None:
 def supernode() -> None:
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
+    from tacit.deployment.replies import send_when_ready
+
+    send_when_ready()
     flower_supernode()
 
 

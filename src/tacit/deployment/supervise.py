@@ -140,10 +140,11 @@ def _check_server() -> None:
 
 
 def _check_member() -> None:
-    from tacit.deployment import executor, own_code
+    from tacit.deployment import executor, own_code, replies
 
     own_code.check()
     executor.CHOSEN.check()
+    replies.RECEIVED.check()
 
 
 def folder_of(root: Path) -> Path:
