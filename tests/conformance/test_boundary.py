@@ -93,7 +93,7 @@ def engine_for(method: Method, privacy: Privacy, rows: Federation) -> Vectorised
     stepwise = isinstance(privacy.plan, Stepwise)
     training = Training(5, Poisson(1.0), 4, 1 if stepwise else 2, STEPS if stepwise else None, seed=3, chunk=CLIENTS)
     engine, _ = assemble(rows, model_for(method), method, privacy, training)
-    return replace(engine, record=True, programs={})
+    return replace(engine, compile="require", programs={}, decisions={})
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class World:
         """Once for all mechanisms that clip at the end."""
         everybody, kind = np.arange(CLIENTS), self.engine.plan.name if self.engine.plan.steps else "the end"
         if kind not in programs:
-            self.engine.prepare(self.given, everybody, lambda: self.state(everybody))
+            self.engine.prepare(self.given, everybody)
             (found,) = self.engine.programs.values()
             assert found is not None, "a program was refused"
             programs[kind] = found

@@ -193,7 +193,7 @@ def test_a_number_of_rows_that_nobody_has_is_refused_and_uses_up_nothing(line: L
 
 def test_rows_that_are_not_asked_for_are_not_taken(line: Line, link: Link) -> None:
     answer = line.post("/tacit/enrol", json=enrolment(link) | {"rows": 137})
-    assert (answer.status_code, "not asked for" in answer.json()["error"]) == (400, True)
+    assert (answer.status_code, "no numbers of rows public" in answer.json()["error"]) == (400, True)
 
 
 def test_an_invitation_works_once(line: Line, link: Link) -> None:

@@ -34,15 +34,25 @@ def keeps_clients_apart(program: Program, view: Any, public: Tree, round: Tensor
 
 
 def moves_by_guarded_steps(
-    graph: GraphModule, uploads: int, view: Any, public: Tree, round: Tensor, inputs: Inputs
+    graph: GraphModule, plain: GraphModule, uploads: int, view: Any, public: Tree, round: Tensor, inputs: Inputs
 ) -> bool:
-    """Whether data reach the first `uploads` results through `guarded_steps` alone."""
-    changed = _changed(inputs, torch.ones(len(inputs.real), dtype=torch.bool))
-    before, after = (
-        operands(graph, list(_SameSteps(graph).run(*pytree.tree_leaves((view, public, round, each)))))[:uploads]
-        for each in (inputs, changed)
-    )
-    return all(_same(stored(a), stored(b)) for a, b in zip(before, after, strict=True))
+    """Whether data reach the first `uploads` results through `guarded_steps` alone.
+
+    What a client keeps counts as data, too, unless the plain program sends it on (SCAFFOLD's control variate, which
+    follows from noisy steps): `plain` is its graph, before any pass.
+    """
+    everybody = torch.ones(len(inputs.real), dtype=torch.bool)
+    other_rows = _changed(inputs, everybody)._replace(state=inputs.state)
+    other_states = inputs._replace(state=_changed(inputs, everybody).state)
+
+    def same(of: GraphModule, changed: Inputs) -> bool:
+        before, after = (
+            operands(of, list(_SameSteps(of).run(*pytree.tree_leaves((view, public, round, each)))))[:uploads]
+            for each in (inputs, changed)
+        )
+        return all(_same(stored(a), stored(b)) for a, b in zip(before, after, strict=True))
+
+    return same(graph, other_rows) and (same(graph, other_states) or not same(plain, other_states))
 
 
 class _SameSteps(Interpreter):

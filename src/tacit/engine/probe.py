@@ -1,7 +1,7 @@
 """A dry look at client programs before anything is planned: shapes and private queries, no values."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,9 +9,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit import tree
 from tacit.core import Batch, Gradient, Losses, Method, Reply, Site, Task, Tree
+from tacit.errors import TacitError
 from tacit.federation.data import Federation
 from tacit.privacy.gradient import Counted, Exact
 from tacit.privacy.queries import Counts
+
+LONGEST: Final = 1 << 15
+"""Steps of a round for which queries are counted: a number of rows that somebody made up must not take forever."""
 
 
 class Probe(NamedTuple):
@@ -35,6 +39,12 @@ def count_queries(method: Method, task: Task, federation: Federation, start: Tre
     By running it with gradients of zero: a program that runs for many clients at once cannot depend on values. What it
     asks in a round is compared with this before anything is released.
     """
+    lengths = sorted(set(lengths))
+    if lengths and lengths[-1] > LONGEST:
+        raise TacitError(
+            f"a client would take {lengths[-1]:,} steps in a round, and private queries are counted for up to "
+            f"{LONGEST:,}: use a larger batch, or fewer epochs"
+        )
     batch = _first_row(federation)
 
     def nothing(params: Tree, step: int, losses: Losses | None = None) -> Tree:
@@ -45,7 +55,7 @@ def count_queries(method: Method, task: Task, federation: Federation, start: Tre
         _dry_run(method, task, start, batch, nothing, private, steps)
         return private.by_batch(steps)
 
-    return Counts({steps: counted(steps) for steps in sorted(set(lengths)) if steps})
+    return Counts({steps: counted(steps) for steps in lengths if steps})
 
 
 def _first_row(federation: Federation) -> Callable[[int], Batch]:

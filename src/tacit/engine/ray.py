@@ -62,7 +62,7 @@ class Worker:
 
     def compute(self, engine: "Lent", given: Broadcast, clients: np.ndarray, state: Tree) -> Computed:
         programs = self._fetched(engine)
-        programs.prepare(given, clients, lambda: state)
+        programs.prepare(given, clients)
         return programs.compute(programs.task, given, clients, programs.inputs_for(state, clients, given.round))
 
     def _fetched(self, engine: "Lent") -> Vectorised:

@@ -24,6 +24,7 @@ from tacit.engine.acceptance import Program, Refused, Trial
 from tacit.engine.chunk import Inputs, Shape
 from tacit.engine.isolation import keeps_clients_apart, moves_by_guarded_steps
 from tacit.engine.record import Recording, record
+from tacit.engine.tape import taped
 from tacit.federation.data import as_input
 from tacit.models.task import ModuleTask
 
@@ -45,7 +46,7 @@ def recorded(engine: "Vectorised", shape: Shape, given: "Broadcast", sure: bool 
     try:
         rehearsal, uploads = Rehearsal(engine, shape, given), len(engine.plan.setting.upload)
         first = rehearsal.tame(0).inputs
-        check = partial(_check, engine, uploads, first)
+        check = partial(_check, engine, rehearsal.program, uploads, first)
         recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
         recording.replace_constants(rehearsal.data)
         return recording
@@ -54,11 +55,20 @@ def recorded(engine: "Vectorised", shape: Shape, given: "Broadcast", sure: bool 
 
 
 def _check(
-    engine: "Vectorised", uploads: int, inputs: tuple[Any, ...], graph: GraphModule, recording: Recording
+    engine: "Vectorised",
+    program: Program,
+    uploads: int,
+    inputs: tuple[Any, ...],
+    graph: GraphModule,
+    recording: Recording,
 ) -> str:
     """What a recorded program must keep beside the plain one's numbers (`isolation.py`)."""
     steps = engine.plan.steps
-    if steps is not None and steps.noisy and not moves_by_guarded_steps(graph, uploads, *inputs):
+    if (
+        steps is not None
+        and steps.noisy
+        and not moves_by_guarded_steps(graph, taped(program, *inputs), uploads, *inputs)
+    ):
         return "data reach an upload other than by steps with noise"
     return "" if keeps_clients_apart(recording, *inputs) else "what is computed of one client depends on another"
 
@@ -115,13 +125,16 @@ class Rehearsal:
         draw = torch.Generator().manual_seed(_SEED + 100 + number)
         self._write_rows(draw)
         view, public, round, inputs = self._inputs(draw, 1)
-        wild = torch.zeros(self.clients, dtype=torch.bool)
+        wild, lost, huge = (torch.zeros(self.clients, dtype=torch.bool) for _ in range(3))
         for at, client in enumerate(spoiled, number * len(spoiled)):
             rows, spoil = self._engine.federation.rows(int(client)), self._spoils[at % len(self._spoils)]
             self._write(rows, self.x[rows] * spoil)
             its = inputs.client == int(client)
             wild |= its if not spoil < 1 else torch.zeros_like(its)
-        return Trial("wild", (view, public, round, inputs), wild)
+            lost |= its & ~inputs.live.all(1)
+            huge |= its if 1 < spoil < float("inf") else torch.zeros_like(its)
+        uploads = len(self._engine.plan.setting.upload)
+        return Trial("wild", (view, public, round, inputs), wild, lost, huge, uploads)
 
     @property
     def _spoils(self) -> tuple[float, ...]:

@@ -207,7 +207,7 @@ class Vectorised(Clients):
         """What a client program knows of the release's public state: nothing, unless its steps are kept inside."""
         return public if self.plan.project else {}
 
-    def prepare(self, given: Broadcast, clients: np.ndarray, state: Callable[[], Tree]) -> None:
+    def prepare(self, given: Broadcast, clients: np.ndarray) -> None:
         """Records the program of these clients' chunk, if programs are recorded and it is not there yet.
 
         In one thread alone: nothing else may run while a program is recorded.
@@ -234,7 +234,7 @@ class Vectorised(Clients):
     def _parts(self, given: Broadcast, store: Store, gathered: Tree, chunks: Sequence[np.ndarray]) -> Iterable[Totals]:
         """The totals of each chunk, in order; its clients' states are then in the store."""
         for clients in chunks:
-            self.prepare(given, clients, lambda c=clients: self._states(given.view, c, store))
+            self.prepare(given, clients)
 
         def chunk(task: ModuleTask, drawn: tuple[np.ndarray, Inputs]) -> Totals:
             clients, inputs = drawn
