@@ -39,8 +39,8 @@ class Trial(NamedTuple):
 
     A recorded program may give up on a wild client that the plain one gets through: it knows weights by products of
     rows. It must not make sense of one that the plain one gives up on, nor let others suffer. Of those that are `lost`
-    the first `uploads` leaves are not compared, of those that are `huge` none: at the end of the floats' range numbers are
-    rounding and nothing else. The privacy room keeps uploads to their bound whatever they are.
+    the first `uploads` leaves are not compared, of those that are `huge` none: at the end of the floats' range numbers
+    are rounding and nothing else. The privacy room keeps uploads to their bound whatever they are.
     """
 
     name: str
