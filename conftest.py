@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("flwr") else ["src/tacit/engine/flower/*", "src/tacit/deployment/*"]
+collect_ignore_glob = [] if find_spec("flwr") else ["src/tacit/federation/*"]

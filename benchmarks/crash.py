@@ -23,9 +23,9 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from tacit.engine import checkpoint
 from tacit.errors import TacitError
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.rounds import checkpoint
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 EXPERIMENT = """
@@ -68,7 +68,7 @@ class Moment:
 
 
 def start(file: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tacit.cli", "run", str(file), "--out", str(out), "--quiet", *more]
+    command = [sys.executable, "-m", "tacit.cli.main", "run", str(file), "--out", str(out), "--quiet", *more]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 

@@ -14,13 +14,13 @@ import time
 import numpy as np
 import torch
 
-from tacit.engine.assemble import Privacy, Training, assemble
-from tacit.engine.loop import Run
-from tacit.federation.cohort import Poisson
-from tacit.federation.data import Federation, offsets_of
+from tacit.data.dataset import Federation, offsets_of
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.loop import Run
+from tacit.sampling.cohorts import Poisson
 
 ROWS, FEATURES = 300, 561
 
@@ -41,8 +41,8 @@ def federation(devices: int) -> Federation:
 
 def to_gap(wanted: float = 1e-3, strength: float = 0.1) -> dict[str, float]:
     """Hinge, a learned covariance, the paper's rows: until the gap is `wanted` of the primal, two changes on."""
-    from tacit.experiments.multitask_runs import Recipe, started
-    from tacit.multitask.objective import objective
+    from papers.multitask.runs import Recipe, started
+    from tacit.estimation.multitask.objective import objective
 
     method = Multitask("hinge", strength, inner=100)
     run = started(Recipe(method, rounds=3000, rate=1 / 6), seed=0)

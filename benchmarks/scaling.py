@@ -19,8 +19,8 @@ from rich.table import Table
 
 from benchmarks.machine import CORES, machine
 from benchmarks.scaling_point import BATCH, Point
-from tacit.engine.chunking import COMPILED_MOST, MOST
-from tacit.models.native import compiled
+from tacit.compile.kernels import compiled
+from tacit.simulation.chunking import COMPILED_MOST, MOST
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacit.engine.assemble import Privacy, Training, assemble
-from tacit.engine.loop import Run, Schedule
-from tacit.federation.cohort import FixedSize
-from tacit.federation.data import Federation
+from tacit.data.dataset import Federation
 from tacit.methods import Ditto, FedAvg
 from tacit.models import MLP
-from tacit.privacy.clip import Fixed
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.requests import Central
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.requests import Central
+from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.loop import Run, Schedule
+from tacit.sampling.cohorts import FixedSize
 
 NEVER = 10**9
 BATCH = 10

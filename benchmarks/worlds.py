@@ -15,17 +15,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacit.core import Tree
-from tacit.engine.assemble import Privacy, Training, assemble
-from tacit.engine.loop import Run, Schedule
-from tacit.federation.cohort import FixedSize
-from tacit.federation.data import Federation
+from tacit.core.contract import Tree
+from tacit.data.dataset import Federation
 from tacit.methods import Ditto
 from tacit.models import MLP, initialise
-from tacit.privacy.clip import Fixed
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.requests import Central
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.requests import Central
+from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.loop import Run, Schedule
+from tacit.sampling.cohorts import FixedSize
 
 TRAIN, TEST, COHORT, SAMPLE = 10, 2, 100, 1000
 NEVER = 10**9

@@ -12,11 +12,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 import tacit
-from tacit.cli import app
-from tacit.engine.assemble import Training, assemble
+from tacit.cli.main import app
+from tacit.data.dataset import from_clients
 from tacit.errors import TacitError
-from tacit.federation.data import from_clients
 from tacit.methods import FedAvg
+from tacit.rounds.assemble import Training, assemble
 from tests.experiments.tiny import TEXT
 from tests.worlds import ragged
 

@@ -7,17 +7,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacit.core import Method, Tree
-from tacit.engine.assemble import Assembled, Privacy, Training, assemble
-from tacit.engine.loop import Run, Schedule
-from tacit.federation.cohort import Poisson
-from tacit.federation.data import Federation, from_clients
+from tacit.core.contract import Method, Tree
+from tacit.data.dataset import Federation, from_clients
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression, initialise
-from tacit.privacy import requests as plans
-from tacit.privacy.clip import Fixed
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
+from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
+from tacit.rounds.loop import Run, Schedule
+from tacit.sampling.cohorts import Poisson
 
 PRIVATE = Level("private", delta=1e-3, noise=1.0)
 OPEN = Level("open")

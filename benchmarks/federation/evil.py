@@ -16,10 +16,10 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supernode.runtime import run_clientapp
 
-from tacit.deployment import own_code
-from tacit.deployment.home import Home
-from tacit.engine.flower.grid import KEY, RECORD
-from tacit.engine.flower.schema import Answer, Ask, pack, unpack
+from tacit.federation.flower import no_remote_code
+from tacit.federation.flower.transport import KEY, RECORD
+from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
+from tacit.federation.service.client_dir import Home
 
 SEEN_AS = {
     "none": "",
@@ -119,5 +119,5 @@ def _send_twice() -> None:
 
 if __name__ == "__main__":
     SERVER.append(sys.argv[2])
-    own_code.use(app)
-    own_code.nursery(Path(sys.argv[1]))
+    no_remote_code.use(app)
+    no_remote_code.nursery(Path(sys.argv[1]))

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.federation.worlds import World, config_of, federation, finite, ledger_rows, note, noted
-from tacit.deployment.flower import end
-from tacit.deployment.local import Local
-from tacit.deployment.office import Office
-from tacit.engine.flower.custody import Custody
+from tacit.federation.flower.processes import end
+from tacit.federation.protocol.client_store import Custody
+from tacit.federation.service.local import Local
+from tacit.federation.service.server_dir import Office
 
 VICTIM = "1"
 ROUNDS = 3

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from benchmarks.federation.evil import SEEN_AS, kinds
 from benchmarks.federation.worlds import World, config_of, federation, finite, note, noted
-from tacit.deployment.flower import end, environment
-from tacit.deployment.local import Local
-from tacit.deployment.processes import start
+from tacit.federation.flower.processes import end, environment
+from tacit.federation.service.local import Local
+from tacit.federation.service.owned_processes import start
 
 VILLAIN = "1"
 

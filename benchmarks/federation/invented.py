@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.federation import liar
-from tacit.engine.flower.terms import Terms
+from tacit.federation.protocol.terms import Terms
 
 DISTRIBUTED = {"plan": "distributed", "clip": 0.5, "threshold": 0.6}
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from benchmarks.federation.worlds import note
-from tacit.deployment import experiment
-from tacit.deployment.demands import Demands
-from tacit.deployment.home import Agreement, Home
-from tacit.deployment.keys import make_node_key
-from tacit.deployment.offer import Offer
-from tacit.engine.flower.own import Rows
-from tacit.engine.flower.schema import Answer, Ask, pack, unpack
-from tacit.engine.flower.terms import Seat, Terms
 from tacit.experiments.config import parse
+from tacit.federation.protocol.local_view import Rows
+from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
+from tacit.federation.protocol.terms import Seat, Terms
+from tacit.federation.service import experiment
+from tacit.federation.service.client_dir import Agreement, Home
+from tacit.federation.service.demands import Demands
+from tacit.federation.service.offer import Offer
+from tacit.federation.service.tls import make_node_key
 
 NAME, LEVEL, INPUTS, CLASSES, NODES = "ward-7", "private", (6,), 5, 5
 LATE = 10**6  # a turn that no run has: a member that accepts the terms says "round", and nothing is charged

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.federation import liar
-from tacit.deployment.home import Home
-from tacit.engine.flower.schema import Answer
-from tacit.engine.flower.terms import Seat, Terms
+from tacit.federation.protocol.messages import Answer
+from tacit.federation.protocol.terms import Seat, Terms
+from tacit.federation.service.client_dir import Home
 
 LOCAL = {"plan": "local", "clip": 0.5}
 ROWS = (4, 5, 8, 9, 13)

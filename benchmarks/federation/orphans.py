@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.federation.worlds import note, noted
-from tacit.deployment.local import free_port
-from tacit.deployment.office import Office
-from tacit.engine.flower.custody import Custody
-from tacit.federation.sources import load
+from tacit.data.loaders import load
+from tacit.federation.protocol.client_store import Custody
+from tacit.federation.service.local import free_port
+from tacit.federation.service.server_dir import Office
 
 WITHIN = 5.0  # seconds until nothing may be left
 WATCHED = 10.0  # seconds in which nothing may be answered afterwards
@@ -64,7 +64,7 @@ class Owner:
 
     def start(self, *arguments: str) -> None:
         with open(self.log, "ab") as out:
-            tacit = [sys.executable, "-c", "from tacit.cli import main; main()"]
+            tacit = [sys.executable, "-c", "from tacit.cli.main import main; main()"]
             self.process = subprocess.Popen(
                 [*tacit, *(arguments or self.arguments)],
                 stdout=out,
@@ -220,7 +220,7 @@ class Trials:
         rounds = len(self.told())
         whole = _soon(lambda: any(row["took_part"] == NODES for row in self.told()[rounds:]), 240.0)
         second = subprocess.run(
-            [sys.executable, "-c", "from tacit.cli import main; main()", *self.members[0].arguments],
+            [sys.executable, "-c", "from tacit.cli.main import main; main()", *self.members[0].arguments],
             capture_output=True,
             text=True,
             timeout=120,

@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 
 from benchmarks.federation.worlds import note
-from tacit.deployment.flower import LOOPBACK, Link, Node, end
-from tacit.deployment.keys import make_certificates, make_node_key
-from tacit.deployment.local import free_port
-from tacit.deployment.supervise import Site
+from tacit.federation.flower.processes import LOOPBACK, Link, Node, end
+from tacit.federation.service.local import free_port
+from tacit.federation.service.supervisor import Site
+from tacit.federation.service.tls import make_certificates, make_node_key
 
 PROTOBUF = {"content-type": "application/protobuf"}
 

@@ -1,4 +1,4 @@
-"""Writes docs/results/federation.md from what the scripts found."""
+"""Writes papers/results/federation.md from what the scripts found."""
 
 import argparse
 from pathlib import Path

@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.federation.worlds import METHODS, PLANS, World, compare, config_of, federation, note, noted
-from tacit.deployment.local import Local
-from tacit.engine.flower.custody import Custody
+from tacit.federation.protocol.client_store import Custody
+from tacit.federation.service.local import Local
 
 ATTEMPTS = 3
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.federation import liar
-from tacit.engine.flower.terms import Terms
 from tacit.experiments.toml import dumps
+from tacit.federation.protocol.terms import Terms
 
 LOCAL = {"plan": "local", "clip": 0.5}
 

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.federation.worlds import World, config_of, federation, note, noted
-from tacit.deployment import experiment
-from tacit.deployment.home import Home
-from tacit.deployment.office import Office, Settings
-from tacit.engine.flower.schema import Answer, Arrived, Ask, pack, unpack
-from tacit.engine.flower.server import Conductor
-from tacit.engine.flower.terms import Terms
 from tacit.errors import TacitError
-from tacit.experiments.verify import verify
+from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
+from tacit.federation.protocol.server import Conductor
+from tacit.federation.protocol.terms import Terms
+from tacit.federation.service import experiment
+from tacit.federation.service.client_dir import Home
+from tacit.federation.service.server_dir import Office, Settings
+from tacit.report.verify import verify
 
 ROUNDS = 12
 VICTIM = "1"

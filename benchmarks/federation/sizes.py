@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.federation import liar
-from tacit.engine.flower.terms import Terms
+from tacit.federation.protocol.terms import Terms
 
 RECORD = {"plan": "record", "bound": 0.5}
 OWN = 20

@@ -11,24 +11,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit import tree
-from tacit.core import Tree
-from tacit.deployment import experiment
-from tacit.deployment.home import Agreement
-from tacit.deployment.keys import make_node_key
-from tacit.deployment.local import Local
-from tacit.deployment.offer import Offer
-from tacit.deployment.office import Office, Settings
-from tacit.engine import checkpoint
-from tacit.engine.assemble import assemble
-from tacit.engine.flower.custody import Custody
-from tacit.engine.flower.own import Rows
-from tacit.engine.flower.terms import Terms
-from tacit.engine.loop import Run, Schedule
+from tacit.core import tree
+from tacit.core.contract import Tree
+from tacit.data.dataset import Federation
 from tacit.experiments.build import build
 from tacit.experiments.config import Config, parse
-from tacit.federation.data import Federation
-from tacit.privacy.ledger import Ledger
+from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.local_view import Rows
+from tacit.federation.protocol.terms import Terms
+from tacit.federation.service import experiment
+from tacit.federation.service.client_dir import Agreement
+from tacit.federation.service.local import Local
+from tacit.federation.service.offer import Offer
+from tacit.federation.service.server_dir import Office, Settings
+from tacit.federation.service.tls import make_node_key
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.rounds import checkpoint
+from tacit.rounds.assemble import assemble
+from tacit.rounds.loop import Run, Schedule
 
 NODES = 5
 METHODS: dict[str, dict[str, Any]] = {

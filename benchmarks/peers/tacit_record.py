@@ -3,15 +3,15 @@
 import protocol
 import torch
 
-from tacit.engine.assemble import Privacy, Training, assemble
-from tacit.engine.loop import Run, Schedule
-from tacit.federation.cohort import Poisson
-from tacit.federation.data import Federation, from_clients
+from tacit.data.dataset import Federation, from_clients
 from tacit.methods import FedAvg, LocalSgd
 from tacit.models import MLP
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.requests import Record
+from tacit.privacy.mechanisms.requests import Record
+from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.loop import Run, Schedule
+from tacit.sampling.cohorts import Poisson
 
 NEVER = 10**9
 

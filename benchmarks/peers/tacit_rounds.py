@@ -6,17 +6,17 @@ import numpy as np
 import protocol
 import torch
 
-from tacit.core import Method
-from tacit.engine.assemble import Privacy, Training, assemble
-from tacit.engine.loop import Run, Schedule
-from tacit.federation.cohort import FixedSize
-from tacit.federation.data import Federation
+from tacit.core.contract import Method
+from tacit.data.dataset import Federation
 from tacit.methods import Ditto, FedAvg, LocalSgd, ServerSgd
 from tacit.models import MLP, FiveLayerCNN, TwoConvCNN
-from tacit.privacy.clip import Fixed
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.requests import Central
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.requests import Central
+from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.loop import Run, Schedule
+from tacit.sampling.cohorts import FixedSize
 
 NETWORKS = {
     "mlp": lambda classes: MLP(protocol.IMAGE_SIDE**2, classes, (100,)),

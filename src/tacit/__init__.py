@@ -22,17 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit import methods, models
-    from tacit.engine.assemble import Privacy, Training
-    from tacit.engine.loop import Schedule
+    from tacit.data.dataset import Federation, from_clients
+    from tacit.data.loaders import load
     from tacit.errors import StorageError, TacitError
-    from tacit.experiments.findings import open_findings as open_run
     from tacit.experiments.result import Result
     from tacit.experiments.train import train
-    from tacit.federation.cohort import FixedSize, Poisson
-    from tacit.federation.data import Federation, from_clients
-    from tacit.federation.devices import Devices
-    from tacit.federation.rota import Rota
-    from tacit.federation.sources import load
     from tacit.methods import (
         APFL,
         KL,
@@ -60,11 +54,17 @@ if TYPE_CHECKING:
         ServerAdam,
         ServerSgd,
     )
-    from tacit.privacy.clip import Fixed, Quantile
     from tacit.privacy.levels import Level
-    from tacit.privacy.members import Change
-    from tacit.privacy.requests import Central, Distributed, Grouped, Local, Open, Record
-    from tacit.privacy.stepwise import Stepwise
+    from tacit.privacy.mechanisms.clipping import Fixed, Quantile
+    from tacit.privacy.mechanisms.requests import Central, Distributed, Grouped, Local, Open, Record
+    from tacit.privacy.mechanisms.stepwise import Stepwise
+    from tacit.privacy.membership import Change
+    from tacit.report.summary import open_findings as open_run
+    from tacit.rounds.assemble import Privacy, Training
+    from tacit.rounds.loop import Schedule
+    from tacit.sampling.availability import Devices
+    from tacit.sampling.cohorts import FixedSize, Poisson
+    from tacit.sampling.limited_participation import Rota
 
 try:
     __version__ = version("tacit-fl")
@@ -72,16 +72,16 @@ except PackageNotFoundError:  # a source tree that was not installed
     __version__ = "0"
 
 _HOMES = {
-    "tacit.engine.assemble": ("Privacy", "Training"),
-    "tacit.engine.loop": ("Schedule",),
+    "tacit.rounds.assemble": ("Privacy", "Training"),
+    "tacit.rounds.loop": ("Schedule",),
     "tacit.errors": ("StorageError", "TacitError"),
     "tacit.experiments.result": ("Result",),
     "tacit.experiments.train": ("train",),
-    "tacit.federation.cohort": ("FixedSize", "Poisson"),
-    "tacit.federation.data": ("Federation", "from_clients"),
-    "tacit.federation.devices": ("Devices",),
-    "tacit.federation.rota": ("Rota",),
-    "tacit.federation.sources": ("load",),
+    "tacit.sampling.cohorts": ("FixedSize", "Poisson"),
+    "tacit.data.dataset": ("Federation", "from_clients"),
+    "tacit.sampling.availability": ("Devices",),
+    "tacit.sampling.limited_participation": ("Rota",),
+    "tacit.data.loaders": ("load",),
     "tacit.methods": (
         "KL",
         "L1",
@@ -109,11 +109,11 @@ _HOMES = {
         "ServerAdam",
         "ServerSgd",
     ),
-    "tacit.privacy.clip": ("Fixed", "Quantile"),
+    "tacit.privacy.mechanisms.clipping": ("Fixed", "Quantile"),
     "tacit.privacy.levels": ("Level",),
-    "tacit.privacy.members": ("Change",),
-    "tacit.privacy.requests": ("Central", "Distributed", "Grouped", "Local", "Open", "Record"),
-    "tacit.privacy.stepwise": ("Stepwise",),
+    "tacit.privacy.membership": ("Change",),
+    "tacit.privacy.mechanisms.requests": ("Central", "Distributed", "Grouped", "Local", "Open", "Record"),
+    "tacit.privacy.mechanisms.stepwise": ("Stepwise",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("methods", "models")
@@ -180,7 +180,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"tacit.{name}")
     if name == "open_run":
-        value = import_module("tacit.experiments.findings").open_findings
+        value = import_module("tacit.report.summary").open_findings
     elif name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
     else:

@@ -21,25 +21,25 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit import tree
-from tacit.core import Method, Tree
-from tacit.engine.assemble import Privacy, Training, assemble
-from tacit.engine.clients import handed_over
-from tacit.engine.record import Program
-from tacit.engine.vectorised import Broadcast, Computed, Vectorised
+from tacit.compile.kernels import compiled
+from tacit.compile.replay import Program
+from tacit.core import tree
+from tacit.core.contract import Method, Tree
+from tacit.data.dataset import Federation, from_clients
 from tacit.errors import TacitError
-from tacit.federation.cohort import Poisson
-from tacit.federation.data import Federation, from_clients
 from tacit.methods import REGISTRY, FedAvg, Multitask
 from tacit.models import SoftmaxRegression, initialise
-from tacit.models.native import compiled
-from tacit.privacy import requests as plans
-from tacit.privacy.clip import Fixed, clip
-from tacit.privacy.clipped_upload_sum import Product
-from tacit.privacy.distributed import Distributed
 from tacit.privacy.levels import Level
-from tacit.privacy.noise import Seeded
-from tacit.privacy.stepwise import Stepwise
+from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy.mechanisms.clipped_upload_sum import Product
+from tacit.privacy.mechanisms.clipping import Fixed, clip
+from tacit.privacy.mechanisms.distributed import Distributed
+from tacit.privacy.mechanisms.noise import Seeded
+from tacit.privacy.mechanisms.stepwise import Stepwise
+from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.sampling.cohorts import Poisson
+from tacit.simulation.client_program import handed_over
+from tacit.simulation.cohort_program import Broadcast, Computed, Vectorised
 from tests.conformance.test_methods import METHODS
 from tests.worlds import OPEN
 

@@ -10,13 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from tacit import tree
-from tacit.core import Method, Reply
-from tacit.engine.assemble import Assembled, Privacy
-from tacit.engine.chunk import Inputs
-from tacit.engine.interference import interferes
-from tacit.engine.store import MemoryStore, NoStates
-from tacit.engine.vectorised import Vectorised
+from tacit.core import tree
+from tacit.core.contract import Method, Reply
 from tacit.errors import TacitError
 from tacit.methods import (
     APFL,
@@ -39,10 +34,15 @@ from tacit.methods import (
     ServerAdam,
     ServerSgd,
 )
-from tacit.privacy import requests as plans
-from tacit.privacy.clip import Fixed
-from tacit.privacy.gradient import Counted
 from tacit.privacy.levels import Level
+from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.gradient import Counted
+from tacit.rounds.assemble import Assembled, Privacy
+from tacit.rounds.non_interference import interferes
+from tacit.simulation.chunk import Inputs
+from tacit.simulation.client_states import MemoryStore, NoStates
+from tacit.simulation.cohort_program import Vectorised
 from tests.worlds import CENTRAL, PLANS, RECORD, assembled, largest_difference, ragged, run, states
 
 LOCAL_WITHOUT_NOISE = Privacy(plans.Local(Fixed(0.5)), (Level("private", delta=1e-3, noise=1e-9),))

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from tacit import tree
-from tacit.core import Losses, Method, Reply, Shared, Site, Tree
-from tacit.engine.interference import interferes
+from tacit.core import tree
+from tacit.core.contract import Losses, Method, Reply, Shared, Site, Tree
 from tacit.errors import TacitError
 from tacit.methods import FedAvg, LocalSgd
-from tacit.privacy.queries import Each
+from tacit.privacy.accounting.queries import Each
+from tacit.rounds.non_interference import interferes
 from tests.worlds import CENTRAL, RECORD, assembled, ragged, run
 
 

@@ -12,7 +12,7 @@ from tacit.estimation import GaussianMeans, suggest_radius
 from tacit.estimation.bounds import gaussian_mse, van_trees_gaussian
 from tacit.estimation.collect import SURE, Model, Moment, solve
 from tacit.estimation.learned import Learned
-from tacit.privacy.messages import Central, LocalGaussian, Message, Quantized, RandomisedResponse
+from tacit.estimation.messages import Central, LocalGaussian, Message, Quantized, RandomisedResponse
 
 Made = tuple[np.ndarray, np.ndarray]
 

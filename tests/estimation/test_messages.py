@@ -8,10 +8,8 @@ from scipy.special import expit
 
 from tacit.errors import TacitError
 from tacit.estimation import GaussianMeans
-from tacit.privacy.account import epsilon
-from tacit.privacy.audit import Verdict, audit
-from tacit.privacy.domain import SecureSource
-from tacit.privacy.messages import (
+from tacit.estimation.domain import SecureSource
+from tacit.estimation.messages import (
     Central,
     Domain,
     Exact,
@@ -21,6 +19,8 @@ from tacit.privacy.messages import (
     RandomisedResponse,
     source,
 )
+from tacit.privacy.accounting.accountant import epsilon
+from tacit.privacy.audit import Verdict, audit
 
 DOMAIN = Domain(0.7, 0.2)
 MANY = 40_000

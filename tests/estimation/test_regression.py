@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+from tacit.estimation.messages import LocalGaussian
 from tacit.estimation.regression import LinearRegressions
 from tacit.estimation.regression_data import decompose, read_rows
 from tacit.estimation.regression_learn import Given, floor_under, learn_em, starting
 from tacit.estimation.regression_model import Prior, posterior
-from tacit.privacy.messages import LocalGaussian
 
 
 class World:

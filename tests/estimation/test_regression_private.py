@@ -8,12 +8,12 @@ import pytest
 
 from tacit.errors import TacitError
 from tacit.estimation.logistic import LogisticRegressions
+from tacit.estimation.messages import Central, Exact, LocalGaussian, Message
 from tacit.estimation.mixture_prior import MixturePriorRegressions
 from tacit.estimation.regression import LinearRegressions
 from tacit.estimation.regression_private import Evidence, Learned, Letters, learn
-from tacit.privacy.account import epsilon
+from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.audit import audit
-from tacit.privacy.messages import Central, Exact, LocalGaussian, Message
 from tests.estimation.test_regression import World
 
 

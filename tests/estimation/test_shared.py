@@ -20,8 +20,8 @@ from tacit.estimation import (
     MixturePriorRegressions,
 )
 from tacit.estimation.collect import BLOCK, likely
+from tacit.estimation.messages import Central, LocalGaussian, Quantized, RandomisedResponse
 from tacit.estimation.sums import Sums
-from tacit.privacy.messages import Central, LocalGaussian, Quantized, RandomisedResponse
 
 Fit = Callable[[Any, Any], Any]
 DRAW = np.random.default_rng(0)

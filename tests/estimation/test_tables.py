@@ -9,14 +9,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tacit.cli import Commands
-from tacit.cli import app as whole
+from tacit.cli.main import Commands
+from tacit.cli.main import app as whole
 from tacit.estimation import BernoulliRates, GaussianMeans, files
 from tacit.estimation.cli import estimate
-from tacit.privacy.gaussian import gaussian_epsilon, gaussian_multiplier
-from tacit.privacy.ledger import Ledger, statement
-from tacit.privacy.messages import RandomisedResponse
-from tacit.privacy.statement import SIMULATION, shown
+from tacit.estimation.messages import RandomisedResponse
+from tacit.privacy.accounting.gaussian import gaussian_epsilon, gaussian_multiplier
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.statement import SIMULATION, shown, statement
 
 app = typer.Typer(cls=Commands)
 app.add_typer(estimate, name="estimate")

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tacit.cli import app
+from tacit.cli.main import app
 from tacit.errors import TacitError
 from tacit.experiments import train
-from tacit.experiments.findings import open_findings
-from tacit.experiments.runs import Folder
-from tacit.privacy.account import epsilon
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.stays import accounts
+from tacit.experiments.run_dir import Folder
+from tacit.privacy.accounting.accountant import epsilon
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.level_periods import accounts
+from tacit.report.summary import open_findings
 from tests.experiments.tiny import run, stopping_after
 
 # "0" opts out and comes back, "1" opts out, "2" asks for more than it has spent already

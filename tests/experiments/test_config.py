@@ -17,7 +17,6 @@ from tacit.experiments.config import (
     with_overrides,
 )
 from tacit.experiments.toml import dumps
-from tacit.federation.cohort import FixedSize, Poisson
 from tacit.methods import (
     Ditto,
     FedAvg,
@@ -30,10 +29,11 @@ from tacit.methods import (
     Scaffold,
     ServerAdam,
 )
-from tacit.privacy.clip import Fixed, Quantile
 from tacit.privacy.evaluation import Evaluation
-from tacit.privacy.requests import Grouped, Local, Open, Record
-from tacit.privacy.stepwise import Stepwise
+from tacit.privacy.mechanisms.clipping import Fixed, Quantile
+from tacit.privacy.mechanisms.requests import Grouped, Local, Open, Record
+from tacit.privacy.mechanisms.stepwise import Stepwise
+from tacit.sampling.cohorts import FixedSize, Poisson
 from tests.experiments.tiny import CONTENT, TEXT, tiny
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit.engine.assemble import assemble
-from tacit.engine.fingerprint import data_parts, digest
+from tacit.data.dataset import Federation
 from tacit.errors import TacitError
 from tacit.experiments.build import build
-from tacit.experiments.runs import Folder
-from tacit.federation.data import Federation
-from tacit.privacy import requests as plans
+from tacit.experiments.run_dir import Folder
+from tacit.privacy.mechanisms import requests as plans
+from tacit.rounds.assemble import assemble
+from tacit.simulation.fingerprint import data_parts, digest
 from tests.experiments.tiny import tiny
 from tests.worlds import net, ragged
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import tacit
-from tacit.engine import checkpoint
 from tacit.errors import TacitError
-from tacit.experiments import runs
-from tacit.experiments.findings import open_findings
-from tacit.experiments.metrics import ALL, Metrics, Row, read
-from tacit.experiments.runs import Folder
-from tacit.experiments.watch import interruptible
+from tacit.experiments import run_dir
+from tacit.experiments.observers import interruptible
+from tacit.experiments.run_dir import Folder
+from tacit.report.metrics import ALL, Metrics, Row, read
+from tacit.report.summary import open_findings
+from tacit.rounds import checkpoint
 from tests.experiments.tiny import run, stopping_after, tiny
 
 TRAIN = "tacit.experiments.train.interruptible"
@@ -97,7 +97,7 @@ def test_figures_measured_after_the_checkpoint_are_measured_again(
 
 
 def test_a_crash_before_the_first_checkpoint_is_a_start_from_scratch(whole: Folder, tmp_path: Path) -> None:
-    folder = runs.create(tmp_path / "tiny-0", tiny().model_dump(exclude_none=True))
+    folder = run_dir.create(tmp_path / "tiny-0", tiny().model_dump(exclude_none=True))
     folder.metrics.write_text("round,level,metric,value\n2,all,common,0.5\n")
     run(folder.path, resume=True)
     assert same_end(folder, whole)
@@ -139,7 +139,7 @@ def test_nothing_is_made_for_a_run_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_write_into_one_folder(whole: Folder) -> None:
-    with runs.alone(whole), pytest.raises(TacitError, match="another process is running"):
+    with run_dir.alone(whole), pytest.raises(TacitError, match="another process is running"):
         run(whole.path, resume=True)
 
 
@@ -147,12 +147,12 @@ def test_numbered_folders_are_found_in_order(tmp_path: Path) -> None:
     content = tiny().model_dump(exclude_none=True)
     other = tiny("rounds=9").model_dump(exclude_none=True)
     for each in (content, other, content, other):
-        runs.create(runs.next_free(tmp_path, "tiny-0"), each)
+        run_dir.create(run_dir.next_free(tmp_path, "tiny-0"), each)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny-0", "tiny-0-2", "tiny-0-3", "tiny-0-4"]
-    assert runs.latest(tmp_path, "tiny-0", content).name == "tiny-0-3"
-    assert runs.latest(tmp_path, "tiny-0", other).name == "tiny-0-4"
+    assert run_dir.latest(tmp_path, "tiny-0", content).name == "tiny-0-3"
+    assert run_dir.latest(tmp_path, "tiny-0", other).name == "tiny-0-4"
     with pytest.raises(TacitError, match="to resume: start it without --resume"):
-        runs.latest(tmp_path, "other-0", content)
+        run_dir.latest(tmp_path, "other-0", content)
 
 
 def test_a_spent_budget_ends_the_run_and_says_so(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from tacit import tree
-from tacit.core import Batch, Method, Reply, Server, Shared, Site, Tree
-from tacit.engine.assemble import Privacy
+from tacit.core import tree
+from tacit.core.contract import Batch, Method, Reply, Server, Shared, Site, Tree
 from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg, FineTuned, KeepLocal, LocalOnly, LocalSgd, Scaffold, ServerAdam, ServerSgd
 from tacit.models import ModuleTask, params
-from tacit.privacy.gradient import Exact
+from tacit.privacy.mechanisms.gradient import Exact
+from tacit.rounds.assemble import Privacy
 from tests.worlds import largest_difference, net, run, states
 
 STEPS = 6

@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from tacit import tree
-from tacit.engine.assemble import Assembled, Privacy, Training, assemble
-from tacit.engine.loop import Run, Schedule
+from tacit.core import tree
 from tacit.errors import TacitError
 from tacit.experiments.build import build_method
 from tacit.experiments.schema import MethodTable
-from tacit.federation.cohort import Poisson
 from tacit.methods import FedAvg, KeepLocal, LocalSgd, Method, PPSgd, Scaffold
 from tacit.models import MLP, initialise
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
+from tacit.rounds.loop import Run, Schedule
+from tacit.sampling.cohorts import Poisson
 from tests.worlds import CENTRAL, DISTRIBUTED, RECORD, assembled, largest_difference, ragged, run
 
 TRAINING = Training(rounds=2, sampler=Poisson(0.5), batch=4, seed=3, dtype=torch.float64)

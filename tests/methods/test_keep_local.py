@@ -2,9 +2,9 @@
 
 import torch
 
-from tacit import tree
-from tacit.engine.assemble import Privacy
+from tacit.core import tree
 from tacit.methods import KeepLocal, LocalSgd
+from tacit.rounds.assemble import Privacy
 from tests.methods.test_closed_forms import START, site
 from tests.worlds import largest_difference, run, states
 

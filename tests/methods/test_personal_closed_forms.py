@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tacit import tree
-from tacit.core import Losses, Method, Shared, Site, Tree
-from tacit.engine.assemble import Privacy
+from tacit.core import tree
+from tacit.core.contract import Losses, Method, Shared, Site, Tree
 from tacit.errors import TacitError
 from tacit.methods import (
     APFL,
@@ -26,7 +25,8 @@ from tacit.methods import (
     PFedMe,
     QuPeD,
 )
-from tacit.methods.distil import kl
+from tacit.methods.distillation import kl
+from tacit.rounds.assemble import Privacy
 from tests.methods.test_closed_forms import START, TASK, reply, site
 from tests.worlds import largest_difference, run, states
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit import tree
-from tacit.core import Losses, Tree
+from tacit.core import tree
+from tacit.core.contract import Losses, Tree
 from tacit.methods import REGISTRY
 from tests.methods.test_closed_forms import START, site
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from tacit import tree
+from tacit.core import tree
 from tacit.errors import TacitError
 from tacit.models import MLP, MODELS, FiveLayerCNN, SoftmaxRegression, TwoConvCNN, build, initialise, params
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from tacit import tree
-from tacit.core import Task
+from tacit.core import tree
+from tacit.core.contract import Task
+from tacit.data.dataset import Federation, from_clients
 from tacit.errors import TacitError
-from tacit.federation.data import Federation, from_clients
 from tacit.models import MLP, ModuleTask, check, has_batch_statistics, initialise, params
 
 

@@ -8,18 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit import tree
-from tacit.engine.assemble import Training, assemble
-from tacit.engine.interference import interferes
-from tacit.engine.loop import Run, Schedule
+from tacit.core import tree
 from tacit.errors import TacitError
 from tacit.experiments.build import build as build_parts
 from tacit.experiments.config import parse
-from tacit.federation.cohort import Poisson
 from tacit.methods import Ditto, FedAvg, KeepLocal, LocalOnly, Method, Scaffold
 from tacit.models import MLP, MODELS, SoftmaxRegression, build, initialise, params, transformed
-from tacit.models.transform import Convolution, Transform, Transformed
-from tacit.privacy.ledger import Ledger
+from tacit.models.input_transform import Convolution, Transform, Transformed
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.rounds.assemble import Training, assemble
+from tacit.rounds.loop import Run, Schedule
+from tacit.rounds.non_interference import interferes
+from tacit.sampling.cohorts import Poisson
 from tests.worlds import PLANS, largest_difference, net, ragged, states
 
 FREE = ("none", "one", "channel", "pixel", "each")

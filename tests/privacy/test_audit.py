@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from tacit.core import Batch, Shared
-from tacit.privacy import release as releases
-from tacit.privacy.account import answer, gaussian_epsilon
+from tacit.core.contract import Batch, Shared
+from tacit.privacy.accounting.accountant import answer, gaussian_epsilon
+from tacit.privacy.accounting.skellam import SkellamDpEvent
 from tacit.privacy.audit import audit
-from tacit.privacy.clip import Fixed
-from tacit.privacy.distributed import BODY, Distributed
-from tacit.privacy.gradient import Private
-from tacit.privacy.hadamard import rotate_back
-from tacit.privacy.merge import Weighted
-from tacit.privacy.noise import Seeded
-from tacit.privacy.release import Totals
-from tacit.privacy.skellam import SkellamDpEvent
-from tacit.privacy.solver import Coding, solve
+from tacit.privacy.mechanisms import release as releases
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.distributed import BODY, Distributed
+from tacit.privacy.mechanisms.distributed_solver import Coding, solve
+from tacit.privacy.mechanisms.gradient import Private
+from tacit.privacy.mechanisms.level_weights import Weighted
+from tacit.privacy.mechanisms.noise import Seeded
+from tacit.privacy.mechanisms.release import Totals
+from tacit.privacy.mechanisms.rotation import rotate_back
 
 DELTA, Z, TRIALS, OTHERS = 1e-3, 2.0, 20_000, 20.0
 CLAIM = gaussian_epsilon(Z, DELTA)

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core import Shared
-from tacit.engine.assemble import Privacy
+from tacit.core.contract import Shared
 from tacit.errors import TacitError
-from tacit.federation.cohort import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
-from tacit.federation.rota import Rota
 from tacit.methods import FedAvg
-from tacit.privacy import requests as plans
-from tacit.privacy.account import epsilon, gaussian_multiplier
-from tacit.privacy.clip import Fixed
+from tacit.privacy.accounting.accountant import epsilon, gaussian_multiplier
 from tacit.privacy.evaluation import BOUND, Evaluated, Evaluation, figures, means
 from tacit.privacy.levels import Choices, Level, Menu
-from tacit.privacy.noise import Seeded
+from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.noise import Seeded
+from tacit.privacy.mechanisms.release import Grouped, Totals
+from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.privacy.plan import Plan, Setting
-from tacit.privacy.release import Grouped, Totals
-from tacit.privacy.stepwise import Stepwise
+from tacit.rounds.assemble import Privacy
+from tacit.sampling.cohorts import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
+from tacit.sampling.limited_participation import Rota
 from tests.worlds import assembled
 
 CLIENTS, ROUNDS = 40, 12

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import TacitError
-from tacit.federation.cohort import Poisson, PoissonBatches, Shuffled
-from tacit.privacy import requests as plans
-from tacit.privacy.account import epsilon
-from tacit.privacy.clip import Fixed
+from tacit.privacy.accounting.accountant import epsilon
+from tacit.privacy.accounting.queries import Each
 from tacit.privacy.levels import Among, Choices, Level, Menu, by_client, by_fraction, read_choices
+from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.plan import Setting
-from tacit.privacy.queries import Each
+from tacit.sampling.cohorts import Poisson, PoissonBatches, Shuffled
 
 MENU = Menu((Level("strict", 1.0, 1e-5), Level("mild", 4.0, 1e-5), Level("open")))
 IDS = [f"c{k}" for k in range(1000)]

@@ -11,8 +11,8 @@ from tacit.estimation.base import Array, check_choice, check_fitted, check_sever
 from tacit.estimation.collect import Model
 from tacit.estimation.learned import Learned
 from tacit.estimation.linear import LinearShrinkage, check_delta
+from tacit.estimation.messages import Domain
 from tacit.estimation.published import published_rates
-from tacit.privacy.messages import Domain
 
 UNIT = Domain(0.5, 0.5)
 

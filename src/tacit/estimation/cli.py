@@ -9,9 +9,9 @@ import typer
 from tacit.errors import TacitError
 
 if TYPE_CHECKING:
+    from tacit.estimation.messages import Message
     from tacit.estimation.spending import Questions
     from tacit.estimation.tabulate import Told
-    from tacit.privacy.messages import Message
 
 Send = Literal["exact", "randomised-response", "gaussian", "central"]
 
@@ -142,7 +142,7 @@ def _questions(
 
 
 def _message(kind: Send, epsilon: float | None, delta: float | None, bits: int | None) -> "Message":
-    from tacit.privacy import messages
+    from tacit.estimation import messages
 
     if bits is not None:
         if epsilon is not None:

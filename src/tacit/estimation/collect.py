@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from tacit import rng
+from tacit.core import rng
 from tacit.estimation.learned import Learned
+from tacit.estimation.messages import Domain, Message, source
 from tacit.estimation.sums import Sums
-from tacit.privacy.messages import Domain, Message, source
 
 Array = NDArray[np.float64]
 SURE = 3.0

@@ -11,7 +11,7 @@ from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_matrix, check_positive, check_several, check_sizes, codes_of
 from tacit.estimation.collect import Model
 from tacit.estimation.linear import LinearShrinkage
-from tacit.privacy.messages import Domain, Exact
+from tacit.estimation.messages import Domain, Exact
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

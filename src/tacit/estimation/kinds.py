@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
-from tacit import rng
+from tacit.core import rng
 from tacit.estimation.collect import SURE, likely
 from tacit.estimation.linear import guarantee
-from tacit.privacy.messages import Domain, Message, source
+from tacit.estimation.messages import Domain, Message, source
 
 Array = NDArray[np.float64]
 _STARTS: Final = 4

@@ -26,8 +26,8 @@ from tacit.estimation.collect import (
     square_moment,
 )
 from tacit.estimation.learned import Answers, Learned, answers
-from tacit.privacy.messages import Domain, Exact, Message, source
-from tacit.privacy.statement import SIMULATION
+from tacit.estimation.messages import Domain, Exact, Message, source
+from tacit.privacy.ledger.statement import SIMULATION
 
 Moments = Literal["debiased", "as-published"]
 

@@ -9,13 +9,13 @@ from scipy.special import expit
 
 from tacit.estimation.base import Array, check_fitted, check_matrix, check_positive
 from tacit.estimation.logistic_learn import descend_logit, learn_logit_em, logit_evidence, pooled_logit, unit_variance
+from tacit.estimation.messages import Message
 from tacit.estimation.regression_data import Rows, spread
 from tacit.estimation.regression_learn import Given
 from tacit.estimation.regression_logit import Logits, beliefs, local_logit_mse, prepare
 from tacit.estimation.regression_model import Prior, unpack
 from tacit.estimation.regression_private import Learned, learn
 from tacit.estimation.regression_settings import OnePrior
-from tacit.privacy.messages import Message
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

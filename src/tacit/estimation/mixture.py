@@ -23,7 +23,7 @@ from tacit.estimation.base import (
 from tacit.estimation.gaussian import pool
 from tacit.estimation.kinds import Kinds, alternate, expectation_maximisation
 from tacit.estimation.linear import Moments, check_delta, guarantee
-from tacit.privacy.messages import Domain, Exact, Message, source
+from tacit.estimation.messages import Domain, Exact, Message, source
 
 _NOTHING_SENT: Final = "nothing is sent: the prior is known"
 

@@ -9,13 +9,13 @@ from scipy.special import expit
 
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_choice, check_count, check_fitted, check_matrix, check_positive
+from tacit.estimation.messages import Domain
 from tacit.estimation.regression_cluster import Post, Rounds, discrete_shares, rounds
 from tacit.estimation.regression_learn import Given
 from tacit.estimation.regression_mixed import Mixed, discrete_mix, ordered, overall
 from tacit.estimation.regression_model import Prior
 from tacit.estimation.regression_settings import Settings
 from tacit.estimation.regression_worlds import World, best_climb, world_of
-from tacit.privacy.messages import Domain
 
 TASKS = ("linear", "logistic")
 SOLVERS = ("em", "cluster", "discrete")

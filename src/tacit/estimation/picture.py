@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.experiments.axes import INK, dress
+from tacit.report.axes import INK, dress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.privacy.messages import Domain, Exact, Message, source
+from tacit.estimation.messages import Domain, Exact, Message, source
 
 Array = NDArray[np.float64]
 

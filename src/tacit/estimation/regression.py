@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tacit.estimation.base import Array, check_positive
+from tacit.estimation.messages import Message
 from tacit.estimation.regression_data import Directions, decompose
 from tacit.estimation.regression_error import (
     coordinate_variance,
@@ -21,7 +22,6 @@ from tacit.estimation.regression_learn import Given, evidence_of, learn_em, lear
 from tacit.estimation.regression_model import Prior, estimates, local, unpack
 from tacit.estimation.regression_private import Learned, learn
 from tacit.estimation.regression_settings import OnePrior
-from tacit.privacy.messages import Message
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -11,10 +11,10 @@ import numpy as np
 from scipy.special import log_softmax
 
 from tacit.errors import TacitError
+from tacit.estimation.messages import Domain, Message, source
 from tacit.estimation.regression_data import Directions, Floats, Ints, along, spread
 from tacit.estimation.regression_logit import Logits, beliefs, likelihoods, slopes
 from tacit.estimation.regression_model import LEAST, Floor, Prior, local
-from tacit.privacy.messages import Domain, Message, source
 
 
 class Task(Protocol):

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, PersonalEstimator, check_fitted, check_matrix, check_share
 from tacit.estimation.linear import check_delta, guarantee
-from tacit.privacy.messages import Domain, Message
+from tacit.estimation.messages import Domain, Message
 
 
 class Regressions(PersonalEstimator):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tacit.estimation.messages import Domain, Message, source
 from tacit.estimation.regression_data import Floats
-from tacit.privacy.messages import Domain, Message, source
 
 
 class Evidence(NamedTuple):

@@ -8,13 +8,13 @@ from numpy.typing import ArrayLike
 
 from tacit.errors import TacitError
 from tacit.estimation.base import check_choice, check_count, check_positive, check_several, check_vector
+from tacit.estimation.messages import Domain, Message
 from tacit.estimation.regression_climb import Climb
 from tacit.estimation.regression_data import Rows, read_rows
 from tacit.estimation.regression_learn import Given, floor_under
 from tacit.estimation.regression_model import Floor, Prior
 from tacit.estimation.regression_predict import Regressions
 from tacit.estimation.regression_private import Letters
-from tacit.privacy.messages import Domain, Message
 
 SOLVERS = ("em", "gradient")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.errors import TacitError
-from tacit.privacy.ledger import Charge, Ledger, Line, statement
-from tacit.privacy.messages import Message
-from tacit.privacy.statement import shown
+from tacit.estimation.messages import Message
+from tacit.privacy.ledger.ledger import Charge, Ledger, Line
+from tacit.privacy.ledger.statement import shown, statement
 
 UNIT, RELATION = "client", "replace"
 

@@ -9,27 +9,27 @@ import torch
 from torch import nn
 
 from tacit import methods, models
-from tacit.core import Method
-from tacit.engine.assemble import Privacy, Training, default_plan
-from tacit.engine.loop import Schedule
+from tacit.core.contract import Method
+from tacit.data import loaders
+from tacit.data.dataset import Federation
 from tacit.errors import TacitError
-from tacit.experiments.complaints import nearest
 from tacit.experiments.config import Config
+from tacit.experiments.config_errors import nearest
 from tacit.experiments.schema import AmongTable, Evaluate, MethodTable, Model, MovingClip, PrivacyTable, Table
-from tacit.federation import sources
-from tacit.federation.cohort import FixedSize, Poisson
-from tacit.federation.data import Federation
-from tacit.federation.devices import Devices
-from tacit.federation.rota import Rota
-from tacit.models.transform import NAME
-from tacit.privacy import requests as plans
-from tacit.privacy.clip import Clip, Fixed, Quantile
+from tacit.models.input_transform import NAME
+from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.levels import Among, Level, read_choices
-from tacit.privacy.members import Change, read_changes
+from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile
+from tacit.privacy.mechanisms.stepwise import Stepwise
+from tacit.privacy.membership import Change, read_changes
 from tacit.privacy.plan import Request
-from tacit.privacy.sampling import Sampler
-from tacit.privacy.stepwise import Stepwise
+from tacit.rounds.assemble import Privacy, Training, default_plan
+from tacit.rounds.loop import Schedule
+from tacit.sampling.availability import Devices
+from tacit.sampling.cohorts import FixedSize, Poisson
+from tacit.sampling.limited_participation import Rota
 
 _PLANS: Mapping[str, type] = {
     "open": plans.Open,
@@ -99,7 +99,7 @@ def load_data(config: Config) -> Federation:
         options["normalise"] = _given(config.data.normalise)
     if options.get("client") == "":  # TOML has no word for nothing: a table without a column of clients
         options["client"] = None
-    return sources.load(config.data.source, **options)
+    return loaders.load(config.data.source, **options)
 
 
 def build_training(config: Config) -> Training:

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.table import Table
 
 from tacit import methods
+from tacit.data import loaders
 from tacit.experiments.build import accepts
-from tacit.federation import sources
 
 SOURCES = {
     "digits": "1,797 handwritten digits of 8x8; nothing is fetched",
@@ -37,7 +37,7 @@ def data_tables() -> list[Table]:
     found = Table(title="sources: [data] source = ...", title_justify="left")
     for name in ("source", "what", "where from"):
         found.add_column(name)
-    for name in sources.SOURCES:
+    for name in loaders.SOURCES:
         found.add_row(name, *_source(name))
     dealt = Table(title="partitions: [data] partition = ...", title_justify="left")
     dealt.add_column("partition", no_wrap=True)
@@ -48,21 +48,21 @@ def data_tables() -> list[Table]:
 
 
 def _source(name: str) -> tuple[str, str]:
-    if name not in sources.FILES:
+    if name not in loaders.FILES:
         own = {
             "csv": "a file of yours: path = ...",
             "features": "a file of yours: path = ...",
             "hub": "the hub, or local files in its format: path = ...",
         }
         return _about(name), own.get(name, "scikit-learn, already installed")
-    relative, _ = sources.FILES[name]
-    folder = os.environ.get(sources.FOLDER)
+    relative, _ = loaders.FILES[name]
+    folder = os.environ.get(loaders.FOLDER)
     there = folder is not None and (Path(folder) / relative).is_file()
-    return _about(name), f"{relative} in ${sources.FOLDER} ({'found' if there else 'not found'})"
+    return _about(name), f"{relative} in ${loaders.FOLDER} ({'found' if there else 'not found'})"
 
 
 def _about(name: str) -> str:
-    return SOURCES.get(name) or first_line(sources.SOURCES[name].__doc__)
+    return SOURCES.get(name) or first_line(loaders.SOURCES[name].__doc__)
 
 
 def methods_table() -> Table:

@@ -7,10 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tacit.experiments.earlier_runs import epochs_in
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.statement import Moved, moved, shown
-from tacit.privacy.stays import Stay, Stays, once_open
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.statement import Moved, moved, shown
+from tacit.privacy.level_periods import Stay, Stays, once_open
+from tacit.report.earlier_runs import epochs_in
 
 _MANY = 20
 _COLUMNS = ("clients", "levels, by rounds", "epsilon", "by", "limit", "delta", "events")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from tacit.errors import StorageError, TacitError
-from tacit.experiments.complaints import first_complaint
+from tacit.experiments.config_errors import first_complaint
 from tacit.experiments.schema import (
     AmongTable,
     ChangeTable,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tacit.experiments import runs
+from tacit.experiments import run_dir
 from tacit.experiments.config import Config, load, with_overrides
-from tacit.experiments.report import write_html
 from tacit.experiments.result import Result
-from tacit.experiments.tables import comparison
 from tacit.experiments.train import run_config
+from tacit.report.report import write_html
+from tacit.report.tables import comparison
 
 _INTRODUCTION = """\
 200 clients hold about seven handwritten digits each, of one or two classes.
@@ -37,7 +37,7 @@ def demo(out: Path, console: Console) -> bool:
     console.print(_INTRODUCTION)
     results: list[Result] = []
     for each in (config, alone(config)):
-        results.append(run_config(each, runs.next_free(out, f"{each.name}-{each.seed}")))
+        results.append(run_config(each, run_dir.next_free(out, f"{each.name}-{each.seed}")))
         if results[-1].interrupted:
             console.print("Interrupted: run `tacit demo` again.")
             return True

@@ -13,13 +13,13 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from torch import Tensor
 from torch.func import vmap
 
-from tacit.engine.chunk import Inputs
-from tacit.engine.evaluate import Scores
-from tacit.engine.loop import Run
+from tacit.data.dataset import as_input
 from tacit.errors import TacitError
-from tacit.experiments.findings import Findings
-from tacit.experiments.tables import level_table
-from tacit.federation.data import as_input
+from tacit.report.summary import Findings
+from tacit.report.tables import level_table
+from tacit.rounds.evaluate import Scores
+from tacit.rounds.loop import Run
+from tacit.simulation.chunk import Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ class Result:
 
     def save_html(self, path: Path | str) -> Path:
         """One page that works without a network; returns its path."""
-        from tacit.experiments.report import write_html
+        from tacit.report.report import write_html
 
         return write_html([self.findings], Path(path))
 

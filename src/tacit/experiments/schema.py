@@ -17,7 +17,7 @@ class Table(BaseModel):
 
 
 class NormaliseTable(Table):
-    """Inputs by public constants or statistics; see `tacit.federation.normalise`."""
+    """Inputs by public constants or statistics; see `tacit.data.normalise`."""
 
     shift: Finite | None = None
     scale: Positive | None = None
@@ -52,7 +52,7 @@ class Data(Table):
 
 
 class TransformTable(Table):
-    """A personal transform of the inputs, kept on the client; see `tacit.models.transform`."""
+    """A personal transform of the inputs, kept on the client; see `tacit.models.input_transform`."""
 
     function: Literal["linear", "sigmoid", "tanh", "relu", "square", "conv"] | None = None
     scale: Literal["none", "one", "channel", "pixel", "each"] | None = None

@@ -10,27 +10,28 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from tacit.core import Method
-from tacit.engine.assemble import Assembled, Privacy, Training, assemble
-from tacit.engine.checkpoint import write_atomically
-from tacit.engine.evaluate import Scores
-from tacit.engine.loop import Outcome, Run, Schedule
+from tacit.core.contract import Method
+from tacit.data.dataset import Federation
 from tacit.errors import TacitError
-from tacit.experiments import runs
+from tacit.experiments import run_dir
 from tacit.experiments.build import Parts, build
 from tacit.experiments.config import Config, full
-from tacit.experiments.facts import Facts
-from tacit.experiments.findings import ON_REQUEST, Findings
-from tacit.experiments.identity import describe, identity
-from tacit.experiments.metrics import Metrics, frame, score_rows
+from tacit.experiments.fingerprint import describe, identity
+from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
 from tacit.experiments.result import Result
-from tacit.experiments.runs import Folder
-from tacit.experiments.spending import Spending
+from tacit.experiments.run_dir import Folder
 from tacit.experiments.toml import dumps
-from tacit.experiments.watch import Bar, Promises, Recorder, interruptible
-from tacit.federation.data import Federation
-from tacit.privacy.ledger import Ledger, statement
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Plan
+from tacit.report.facts import Facts
+from tacit.report.metrics import Metrics, frame, score_rows
+from tacit.report.spending import Spending
+from tacit.report.summary import ON_REQUEST, Findings
+from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
+from tacit.rounds.checkpoint import write_atomically
+from tacit.rounds.evaluate import Scores
+from tacit.rounds.loop import Outcome, Run, Schedule
 
 
 def train(
@@ -52,7 +53,7 @@ def train(
     """
     parts = Parts(federation, model, method, privacy, training, schedule)
     path = None if folder is None else Path(folder)
-    key = runs.secret(path, resume)
+    key = run_dir.secret(path, resume)
     result = conduct(parts, describe(*parts, key=key), path, resume, progress, key)
     if result.interrupted and progress:
         go_on = f"folder={str(folder)!r}, resume=True" if folder is not None else "a folder, to be able to resume it"
@@ -66,7 +67,7 @@ def run_config(config: Config, folder: Path, resume: bool = False, progress: boo
         import torch
 
         torch.set_num_threads(config.run.threads)
-    return conduct(build(config), full(config), folder, resume, progress, runs.secret(folder, resume))
+    return conduct(build(config), full(config), folder, resume, progress, run_dir.secret(folder, resume))
 
 
 def conduct(
@@ -79,13 +80,13 @@ def conduct(
     if path is None and resume:
         raise TacitError("resume needs the folder of the run: give folder=...")
     if path is not None and resume:
-        runs.reopen(path, content)
+        run_dir.reopen(path, content)
     made = assemble(*parts[:5])
     with ExitStack() as stack:
         folder = None
         if path is not None:
-            folder = runs.reopen(path, content) if resume else runs.create(path, content, key)
-            stack.enter_context(runs.alone(folder))
+            folder = run_dir.reopen(path, content) if resume else run_dir.create(path, content, key)
+            stack.enter_context(run_dir.alone(folder))
         ledger = Ledger.open(":memory:" if folder is None else folder.ledger)
         return _go(parts, made, content, folder, ledger, resume, progress, key)
 
@@ -153,7 +154,7 @@ def _result(
         clients=clients,
         statement=statement(run.ledger),
         config=dumps(content),
-        environment=runs.environment(),
+        environment=run_dir.environment(),
         done=done,
         stopped=outcome.stopped,
         spending=Spending.read(run.ledger, facts),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tacit.core import Method
+from tacit.core.contract import Method
 from tacit.methods.adaped import AdaPeD
 from tacit.methods.adaped_alone import AdaPeDAlone
 from tacit.methods.apfl import APFL
@@ -13,9 +13,9 @@ from tacit.methods.fedem import FedEM
 from tacit.methods.fine_tuned import FineTuned
 from tacit.methods.keep_local import KeepLocal
 from tacit.methods.local_only import LocalOnly
-from tacit.methods.multitask import Multitask
+from tacit.methods.multitask.method import Multitask
 from tacit.methods.mutual import MutualLearning
-from tacit.methods.optim import LocalSgd, ServerAdam, ServerSgd
+from tacit.methods.optimizers import LocalSgd, ServerAdam, ServerSgd
 from tacit.methods.per_fedavg import PerFedAvg
 from tacit.methods.personal import Personal
 from tacit.methods.pfedme import PFedMe

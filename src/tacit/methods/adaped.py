@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.distil import Distillation, known, lesson, taught
-from tacit.methods.optim import LocalSgd, check, plain
-from tacit.tree import View
+from tacit.core import tree
+from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.core.tree import View
+from tacit.methods.distillation import Distillation, known, lesson, taught
+from tacit.methods.optimizers import LocalSgd, check, plain
 
 PSI = "extra/psi"  # beside model/..., as tree.join names them
 
@@ -25,7 +25,7 @@ class AdaPeD(Method):
 
     theta and mu start from the model that the run is given, which the paper leaves open. theta learns of the others
     through mu's outputs alone: where clients are seldom asked, a start that FedAvg has trained is much better than a
-    random one (docs/results/adaped-table-1.md).
+    random one (papers/results/adaped-table-1.md).
     """
 
     local: LocalSgd = field(default_factory=LocalSgd)  # eta_2, of mu

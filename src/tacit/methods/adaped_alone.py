@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Reply, Shared, Site, Task, Tree
+from tacit.core import tree
+from tacit.core.contract import Reply, Shared, Site, Task, Tree
 from tacit.methods.adaped import AdaPeD
-from tacit.methods.optim import check
+from tacit.methods.optimizers import check
 
 ALONE = "alone"
 

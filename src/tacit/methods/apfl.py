@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.optim import LocalSgd, ServerOptimizer, ServerSgd, check, plain
+from tacit.core import tree
+from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd, check, plain
 
 ALPHA = "alpha"
 

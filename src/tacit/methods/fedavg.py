@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.optim import LocalSgd, ServerOptimizer, ServerSgd
+from tacit.core import tree
+from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd
 
 
 @dataclass(frozen=True)

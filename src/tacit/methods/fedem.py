@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.optim import LocalSgd, ServerOptimizer, ServerSgd, check
-from tacit.tree import View
+from tacit.core import tree
+from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.core.tree import View
+from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd, check
 
 PI = "weights"
 

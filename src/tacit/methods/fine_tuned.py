@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.core import tree
+from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.fedavg import FedAvg
-from tacit.methods.optim import LocalSgd
+from tacit.methods.optimizers import LocalSgd
 
 
 @dataclass(frozen=True)

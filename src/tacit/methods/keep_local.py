@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.core import tree
+from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.errors import TacitError
 from tacit.methods.fedavg import FedAvg
-from tacit.methods.optim import check
+from tacit.methods.optimizers import check
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.optim import LocalSgd
+from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.optimizers import LocalSgd
 
 
 @dataclass(frozen=True)

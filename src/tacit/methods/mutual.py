@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.distil import taught
-from tacit.methods.optim import LocalSgd, check, plain
-from tacit.tree import View
+from tacit.core import tree
+from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.core.tree import View
+from tacit.methods.distillation import taught
+from tacit.methods.optimizers import LocalSgd, check, plain
 
 
 @dataclass(frozen=True)

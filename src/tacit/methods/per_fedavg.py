@@ -5,10 +5,10 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.core import tree
+from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.errors import TacitError
-from tacit.methods.optim import LocalSgd, ServerOptimizer, ServerSgd, check, plain
+from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd, check, plain
 
 Hessian = Literal["first-order", "hessian-free"]
 _DELTA = 1e-3  # of the difference quotient, as a length

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.optim import LocalSgd
+from tacit.core import tree
+from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.optimizers import LocalSgd
 from tacit.methods.priors import L2, Prior
 
 

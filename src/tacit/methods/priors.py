@@ -11,10 +11,10 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Losses, Server, Shared, Site, Task, Tree
+from tacit.core import tree
+from tacit.core.contract import Losses, Server, Shared, Site, Task, Tree
 from tacit.methods.adaped import AdaPeD, personal_losses
-from tacit.methods.optim import check
+from tacit.methods.optimizers import check
 
 
 class Prior(Protocol):

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tacit import tree
-from tacit.core import Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.optim import LocalSgd, ServerSgd, check
+from tacit.core import tree
+from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.methods.optimizers import LocalSgd, ServerSgd, check
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from tacit.core.rng import key
+from tacit.data.validate import unknown
 from tacit.errors import TacitError
-from tacit.federation.checks import unknown
-from tacit.models.convolutional import AlexNet, FiveLayerCNN, TwoConvCNN
+from tacit.models.cnn import AlexNet, FiveLayerCNN, TwoConvCNN
+from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
+from tacit.models.input_transform import Transform, Transformed, transformed
 from tacit.models.linear import MLP, SoftmaxRegression
-from tacit.models.task import ModuleTask, check, has_batch_statistics, params
-from tacit.models.transform import Transform, Transformed, transformed
-from tacit.rng import key
 
 __all__ = [
     "MLP",

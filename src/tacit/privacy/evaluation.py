@@ -26,18 +26,18 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from tacit import tree
-from tacit.core import Shared, Tree
+from tacit.core import tree
+from tacit.core.contract import Shared, Tree
 from tacit.errors import TacitError
-from tacit.privacy import release as releases
-from tacit.privacy.account import Relation
-from tacit.privacy.clip import Fixed
-from tacit.privacy.distributed import Distributed as InShares
+from tacit.privacy.accounting.accountant import Relation
 from tacit.privacy.levels import Choices, Level, Menu
-from tacit.privacy.merge import Weighted
+from tacit.privacy.mechanisms import release as releases
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.distributed import Distributed as InShares
+from tacit.privacy.mechanisms.level_weights import Weighted
+from tacit.privacy.mechanisms.requests import Central, Distributed, Grouped, Local, Record
+from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.privacy.plan import Account, Plan, Request, Setting
-from tacit.privacy.requests import Central, Distributed, Grouped, Local, Record
-from tacit.privacy.stepwise import Stepwise
 
 FIGURES: Final = ("shared", "personal")
 CENTRE: Final = 0.5

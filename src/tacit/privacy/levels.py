@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tacit import rng
+from tacit.core import rng
 from tacit.errors import TacitError
 
 

@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from tacit.core import Tree
-from tacit.privacy.account import Accountant, Relation
+from tacit.core.contract import Tree
+from tacit.privacy.accounting.accountant import Accountant, Relation
+from tacit.privacy.accounting.queries import Each, Queries
+from tacit.privacy.accounting.sampling import BatchRule, Sampler
 from tacit.privacy.levels import Choices
-from tacit.privacy.queries import Each, Queries
-from tacit.privacy.release import Grouped, Local, Release
-from tacit.privacy.sampling import BatchRule, Sampler
+from tacit.privacy.mechanisms.release import Grouped, Local, Release
 
 if TYPE_CHECKING:
     from tacit.privacy.evaluation import Evaluated
-    from tacit.privacy.stepwise import StepNoise
+    from tacit.privacy.mechanisms.stepwise import StepNoise
 
 
 EXACT: Final = (

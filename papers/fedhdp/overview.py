@@ -1,0 +1,149 @@
+"""FedHDP on one page: every table's main figures, what was aimed at and what came of it. From the pages' own cells."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from papers.bench import Bench, NotRun, Reproduction
+from papers.fedhdp import views
+from papers.fedhdp.recipe import DP_FEDAVG, MENU, MNIST, NON_PRIVATE, OPTIMAL, SEVERE, SKEWED, WRITERS_AT_PAPERS_NOISE
+from papers.fedhdp.reproduce import PAGES, Plan, arms, levels, row
+from papers.fedhdp.views import Row
+from papers.page import Part, Results
+
+Rows = Mapping[str, Row]
+
+
+def make(bench: Bench) -> list[Part]:
+    plans = {plan.recipe.name: (page, plan) for page, several in PAGES.items() for plan in several}
+    found = {name: rows for name, (_, plan) in plans.items() if (rows := _rows(bench, plan))}
+    missing = [name for name in plans if name not in found]
+    summary = [_summary(*plans[name], rows) for name, rows in found.items()]
+    heads = ["", "seeds", NON_PRIVATE, DP_FEDAVG, "r=1", "best r", "at it", OPTIMAL, "gap closed", "personal"]
+    note = f"Not run: {', '.join(missing)}." if missing else ""
+    title = "The shared model's accuracy, and that of personal models at the best r, in percent"
+    return [_ABOUT, Results(title, heads, summary, note), _aims(found, kept(bench, levels)), _BESIDE]
+
+
+def _rows(bench: Bench, plan: Plan) -> Rows:
+    return kept(bench, lambda some: {arm: row(some, plan.recipe, arm) for arm in arms(plan.ratios)})
+
+
+def kept(bench: Bench, ask: Callable[[Bench], Rows]) -> Rows:
+    """What was asked for over as many seeds as have been run; nothing is run here."""
+    for seeds in range(bench.seeds, 0, -1):
+        with suppress(NotRun):
+            return ask(replace(bench, seeds=seeds, only_kept=True))
+    return {}
+
+
+def _summary(page: str, plan: Plan, rows: Rows) -> list[str]:
+    top = views.best(rows)
+    shown = (rows[NON_PRIVATE], rows[DP_FEDAVG], rows["r=1"])
+    accuracies = [views.mean_of(each.values("global")) for each in shown]
+    after = [views.mean_of(each.values("global")) for each in (top, rows[OPTIMAL])]
+    closed, personal = f"{100 * views.closed(rows):.0f}%", f"{np.mean(top.values('personal_private')):.2f}"
+    name, seeds = f"[{plan.recipe.name}]({page})", str(len(top.cells))
+    return [name, seeds, *accuracies, top.arm.removeprefix("r="), *after, closed, personal]
+
+
+def _aims(found: Mapping[str, Rows], menu: Rows) -> Results:
+    """Aims with the figure that was measured, mean over seeds, whether or not they were reached."""
+    lines = [
+        *(_uniform(rows) if (rows := found.get(MNIST.name)) else []),
+        *([_between(menu)] if menu else []),
+        *(_skewed(rows, found.get(MNIST.name)) if (rows := found.get(SKEWED.name)) else []),
+        *(_writers(rows) if (rows := found.get(WRITERS_AT_PAPERS_NOISE.name)) else []),
+    ]
+    return Results("What was aimed at", ["", "aim", "measured", "reached"], lines)
+
+
+def _uniform(rows: Rows) -> list[list[str]]:
+    top = views.best(rows)
+    return [
+        _least("MNIST, non-private", rows[NON_PRIVATE].accuracy, 93.8),
+        _least("MNIST, DP-FedAvg", rows[DP_FEDAVG].accuracy, 88.75),
+        _least(f"MNIST, FedHDP at the best r, {top.arm}", top.accuracy, 92.6),
+        _least("MNIST, personal models of private clients", float(np.mean(top.values("personal_private"))), 99.9),
+        _holds("MNIST, max(DP-FedAvg, r=1) < best r < non-private", _ordered(rows), "every seed"),
+        _holds("MNIST, the best r lies in (0, .1]", 0 < _ratio(top) <= 0.1, top.arm),
+        *_optimal("MNIST", rows),
+    ]
+
+
+def _skewed(rows: Rows, uniform: Rows | None) -> list[list[str]]:
+    top = views.best(rows)
+    larger = uniform is not None and _ratio(top) > _ratio(views.best(uniform))
+    return [
+        _least(f"Skewed, FedHDP at the best r, {top.arm}", top.accuracy, 90.36),
+        _holds("Skewed, the best r is larger than the uniform one", larger, top.arm),
+        _near("Skewed, r=0", rows["r=0"].accuracy, 10.0),
+        *_optimal("Skewed", rows),
+    ]
+
+
+def _writers(rows: Rows) -> list[list[str]]:
+    return [_least("Writers at the paper's noise: gap closed, percent", 100 * views.closed(rows), 200 / 3)]
+
+
+def _optimal(name: str, rows: Rows) -> list[list[str]]:
+    found, top = rows[OPTIMAL].accuracy, views.best(rows)
+    return [
+        _least(f"{name}, optimal beside the best r, {top.arm}", found - top.accuracy, -1.0),
+        _least(f"{name}, optimal beside r=1", found - rows["r=1"].accuracy, -0.3),
+    ]
+
+
+def _least(name: str, value: float, aim: float) -> list[str]:
+    return [name, f"at least {aim:.4g}", f"{value:.2f}", _yes(value >= aim)]
+
+
+def _near(name: str, value: float, aim: float) -> list[str]:
+    return [name, f"about {aim:g}", f"{value:.2f}", _yes(abs(value - aim) < 1)]
+
+
+def _holds(name: str, held: bool, shown: str) -> list[str]:
+    return [name, "holds", shown if held else f"not for {shown}", _yes(held)]
+
+
+def _between(rows: Rows) -> list[str]:
+    severe, several, mild = (rows[arm].accuracy for arm in (SEVERE, MENU, OPTIMAL))
+    inside = min(severe, mild) <= several <= max(severe, mild)
+    return ["MNIST, three levels", f"between {severe:.2f} and {mild:.2f}", f"{several:.2f}", _yes(inside)]
+
+
+def _ordered(rows: Rows) -> bool:
+    several = (rows[arm].values("global") for arm in (DP_FEDAVG, "r=1", views.best(rows).arm, NON_PRIVATE))
+    return all(max(private, uniform) < best < free for private, uniform, best, free in zip(*several, strict=True))
+
+
+def _ratio(found: Row) -> float:
+    return float(found.arm.removeprefix("r="))
+
+
+def _yes(held: bool) -> str:
+    return "yes" if held else "**no**"
+
+
+_ABOUT: Final = (
+    "Five per cent of the clients opted out and have no guarantee; all others are private, client-level, add/remove, "
+    "delta 1e-4, and pay for the clip bound's bits. Mean ± standard deviation over seeds, on the common test set. "
+    "Each row has a page with all its figures beside the paper's."
+)
+_BESIDE: Final = (
+    "Beside these: how the [hyper-parameters were chosen](fedhdp-selection.md), what opting out gains a "
+    "client (`tacit reproduce fedhdp/incentive`), three levels (`tacit reproduce fedhdp/levels`), and "
+    "[closed forms](theory-fedhdp.md)."
+)
+
+REPRODUCTION: Final = Reproduction(
+    "fedhdp",
+    "FedHDP: every client chooses its privacy",
+    "N. Aldaghri, H. Mahdavifar, A. Beirami: FeO2, and Federated Learning with Heterogeneous Differential Privacy.",
+    make,
+    seeds=3,
+    cells="fedhdp",
+)

@@ -1,0 +1,104 @@
+"""Samples before and after the clients' transforms, over rounds (Figures 9 and 10): what the layer does to an image."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from papers.bench import Bench, Cell, Reproduction
+from papers.page import Part, Picture
+from papers.privatefl.recipe import LAYER, MNIST, Arm, experiment
+from papers.privatefl.tuned import MNIST_CENTRAL
+from tacit.data.dataset import as_input
+from tacit.experiments.build import build
+from tacit.experiments.config import decisive, full
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.rounds.assemble import assemble
+from tacit.rounds.loop import Report, Run, Schedule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN: Final = 10  # clients
+ROUNDS: Final = (0, 10, 30, MNIST_CENTRAL.rounds)
+ARM: Final = Arm("central", 8.0, transform=LAYER)
+
+
+class Album:
+    """After some rounds, what a client's transform makes of its first image."""
+
+    def __init__(self, wanted: tuple[int, ...]) -> None:
+        self.run: Run | None = None
+        self.wanted, self.pages = wanted, {}
+
+    def after_round(self, report: Report) -> None:
+        if report.round in self.wanted:
+            self.take(report.round)
+
+    def take(self, round: int) -> None:
+        assert self.run is not None
+        engine, who = self.run.engine, np.arange(SHOWN)
+        first = engine.method.join(self.run.progress.server.view, engine.start)
+        states = self.run.store.read(who, first)
+        images = as_input(engine.federation.x[torch.from_numpy(engine.federation.offsets[:SHOWN])])
+        alpha, beta = (_leaf(states, name) for name in ("alpha", "beta"))
+        seen = alpha.reshape(SHOWN, -1, 1) * images.reshape(SHOWN, 1, -1) + beta.reshape(SHOWN, 1, -1)
+        self.pages[round] = np.round(seen.reshape(images.shape).numpy(), 3).tolist()
+
+
+def _leaf(states: Any, name: str) -> torch.Tensor:
+    return next(leaf for key, leaf in states.items() if key.endswith(f"transform.{name}"))
+
+
+def make(bench: Bench) -> list[Part]:
+    config = experiment(MNIST, ARM, MNIST_CENTRAL, 0)
+
+    def compute() -> Cell:
+        parts = build(config)
+        album = Album(ROUNDS)
+        made = assemble(*parts[:5])
+        schedule = Schedule(evaluate_every=10**9)
+        album.run = Run(*made, ledger=Ledger.open(":memory:"), schedule=schedule, watchers=[album])
+        album.take(0)
+        album.run.go()
+        return {str(round): page for round, page in album.pages.items()}
+
+    pages = bench.cell({"what": "pictures", "rounds": list(ROUNDS), "experiment": decisive(full(config))}, compute)
+    low, high = _range(pages)
+    caption = (
+        f"The first image of {SHOWN} clients (columns) after {', '.join(map(str, ROUNDS))} rounds (rows) of their "
+        f"transforms; client-level, epsilon 8, delta 1e-3. Black is {low:.2f}, white is {high:.2f}; pixels are 0 to 1 "
+        "before the transform."
+    )
+    return [Picture("samples", caption, figure=draw(pages))]
+
+
+def _range(pages: Cell) -> tuple[float, float]:
+    """The smallest and the largest value on any of the pages."""
+    every = np.array(list(pages.values()))
+    return float(every.min()), float(every.max())
+
+
+def draw(pages: Cell) -> "Figure":
+    from matplotlib.figure import Figure
+
+    whole = Figure(figsize=(SHOWN, len(pages)), layout="constrained", facecolor="white")
+    low, high = _range(pages)
+    grid = whole.subplots(len(pages), SHOWN, squeeze=False)
+    for row, (round, images) in zip(grid, pages.items(), strict=True):
+        for axes, image in zip(row, images, strict=True):
+            axes.imshow(np.array(image).squeeze(), cmap="gray", vmin=low, vmax=high)
+            axes.set_xticks([])
+            axes.set_yticks([])
+        row[0].set_ylabel(f"round {round}", fontsize=8)
+    return whole
+
+
+REPRODUCTION: Final = Reproduction(
+    "privatefl/pictures",
+    "What personal transforms do to images",
+    "PrivateFL, Figures 9 and 10, on MNIST.",
+    make,
+    seeds=1,
+    cells="privatefl",
+)

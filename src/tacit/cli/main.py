@@ -1,0 +1,310 @@
+"""The command line. Commands import what they need when they run, so that `tacit --help` is quick."""
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from papers.cli import reproduce
+from papers.fedhdp.theory.cli import app as theory
+from tacit.errors import TacitError
+from tacit.estimation.cli import estimate
+from tacit.federation.service import cli as federation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tacit.experiments.config import Config
+    from tacit.experiments.result import Result
+
+INTERRUPTED = 130  # as shells say it
+
+
+class Commands(TyperGroup):
+    """Turns what a user can cause into one line on stderr, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TacitError as error:
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Differentially private, personalized federated learning. Start with: tacit demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    app()
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from tacit import __version__
+
+        typer.echo(f"tacit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None: ...
+
+
+Out = Annotated[Path, typer.Option("--out", help="Where folders of runs are made.")]
+
+
+@app.command(epilog="Example: `tacit run digits.toml --set rounds=50 --set privacy.clip=0.2 --seeds 3`")
+def run(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the file; may be repeated.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Run with this many seeds, one after the other.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run was interrupted.")] = False,
+    out: Out = Path("runs"),
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the folders of the runs and nothing else.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Print where the time went.")] = False,
+) -> None:
+    """Run the experiment in FILE (TOML); it goes into a new folder, OUT/name-seed.
+
+    Ctrl-C once ends the run after its round, so that `--resume` goes on to the same result. Twice stops at once.
+    """
+    from tacit.experiments.config import load, with_overrides
+
+    config = with_overrides(load(file), set_ or [])
+    several = [config.model_copy(update={"seed": config.seed + k}) for k in range(seeds)]
+    findings = []
+    for each in several:
+        began = time.perf_counter()
+        result = _run_one(each, out, resume, seeds > 1, quiet)
+        if profile:
+            from tacit.report.tables import profile_table
+
+            _console().print(profile_table(result.run.clock.seconds, time.perf_counter() - began))
+        if result.interrupted:
+            again = ["tacit", "run", str(file), *(part for text in set_ or [] for part in ("--set", text))]
+            again += ["--seeds", str(seeds)] * (seeds > 1) + ["--out", str(out)] * (out != Path("runs"))
+            typer.echo(f"{result.findings.standing} To go on: {shlex.join([*again, '--resume'])}", err=True)
+            raise typer.Exit(INTERRUPTED)
+        findings.append(result.findings)
+    if seeds > 1 and not quiet:
+        from tacit.report.tables import over_seeds
+
+        _console().print(over_seeds(findings))
+
+
+def _run_one(config: "Config", out: Path, resume: bool, maybe_new: bool, quiet: bool) -> "Result":
+    from tacit.experiments import run_dir
+    from tacit.experiments.config import full
+    from tacit.experiments.train import run_config
+
+    name = f"{config.name}-{config.seed}"
+    resume = resume and not (maybe_new and not (out / name).exists())
+    folder = run_dir.latest(out, name, full(config)) if resume else run_dir.next_free(out, name)
+    result = run_config(config, folder, resume, progress=not quiet)
+    if quiet:
+        typer.echo(folder)
+    else:
+        _console().print(result)
+        typer.echo(f"Kept in {folder}; see also: tacit show {folder}")
+    return result
+
+
+@app.command(epilog="Example: `tacit show runs/digits-0 runs/local-0 --html compare.html`")
+def show(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs; several are compared.")],
+    html: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Where to write the image.")] = None,
+) -> None:
+    """Print the tables and guarantees of the runs in these folders, and write them as one page and one image."""
+    from tacit.report import report
+
+    several = report.open_all(folders)
+    console = _console()
+    console.print(*report.tell(several), sep="\n")
+    page, image = report.places(folders)
+    typer.echo(f"page:  {report.write_html(several, html or page)}")
+    typer.echo(f"image: {report.write_png(several, png or image)}")
+
+
+@app.command(epilog="Example: `tacit budget --epsilon 3.6 --delta 1e-4 --rate 0.05 --rounds 500 --population 3400`")
+def budget(
+    epsilon: Annotated[float, typer.Option(help="What the whole run may cost.")] = 3.6,
+    delta: Annotated[float, typer.Option(help="Well below 1 / (number of clients or records).")] = 1e-4,
+    rate: Annotated[float, typer.Option(help="Share of the clients asked in a round (Poisson).")] = 0.05,
+    rounds: Annotated[int, typer.Option(help="Rounds of the whole run.")] = 500,
+    noise_multiplier: Annotated[float | None, typer.Option(help="Given noise: print the epsilon it costs.")] = None,
+    population: Annotated[int | None, typer.Option(help="Number of clients, to check delta.")] = None,
+    fixed_size: Annotated[int | None, typer.Option(help="Ask this many of the population instead of a rate.")] = None,
+    unit: Annotated[Literal["client", "record"], typer.Option(help="What the guarantee protects.")] = "client",
+    steps: Annotated[int, typer.Option(help="For records: noisy local steps in a round.")] = 1,
+    queries: Annotated[int, typer.Option(help="For records: private gradients on one step's batch.")] = 1,
+    allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta", help="Allow delta >= 1/n.")] = False,
+    bits: Annotated[int | None, typer.Option(help="Noise in shares, on integers of so many bits.")] = None,
+    parameters: Annotated[int, typer.Option(help="With --bits: numbers in an upload.")] = 100_000,
+    against: Annotated[
+        Literal["server", "released"], typer.Option(help="With --bits: whom epsilon holds against.")
+    ] = "released",
+) -> None:
+    """Print how much noise a budget needs, or what a given noise costs, with the derivation."""
+    if bits is not None:
+        from tacit.report.budget_shares import shares
+
+        alone = {"noise_multiplier": noise_multiplier, "fixed_size": fixed_size}
+        if unit != "client" or steps != 1 or queries != 1 or any(value is not None for value in alone.values()):
+            raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
+        found = shares(
+            epsilon=epsilon,
+            delta=delta,
+            rate=rate,
+            rounds=rounds,
+            population=population,
+            parameters=parameters,
+            bits=bits,
+            against=against,
+            allow_large_delta=allow_large_delta,
+        )
+        _console().print(found)
+        return
+    from tacit.report.budget import budget as reckon
+
+    found = reckon(
+        epsilon=epsilon,
+        delta=delta,
+        rate=rate,
+        rounds=rounds,
+        noise_multiplier=noise_multiplier,
+        unit=unit,
+        steps=steps,
+        queries=queries,
+        population=population,
+        fixed_size=fixed_size,
+        allow_large_delta=allow_large_delta,
+    )
+    _console().print(found)
+
+
+@app.command(epilog="Example: `tacit ledger runs/digits-0`, `tacit ledger my-federation --verify --heads heads.txt`")
+def ledger(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, a federation's server or member.")
+    ],
+    all_: Annotated[bool, typer.Option("--all", help="List every account, however many there are.")] = False,
+    client: Annotated[str | None, typer.Option(metavar="ID", help="Only the account of this client.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the chain, every epsilon, and the heads that were kept; 1 if not.")
+    ] = False,
+    heads: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="With --verify: the other side's folder or ledger, or a list of heads."),
+    ] = None,
+) -> None:
+    """Print what every account of the run in a folder has spent, replayed from the charges on disk.
+
+    With `--verify`: is the ledger the one it was? One that was edited, shortened or restored is found.
+    """
+    if verify or heads:
+        from tacit.report.verify import verify as check
+
+        found = check(folder, heads or [], client)
+        for line in found:
+            typer.echo(str(line))
+        raise typer.Exit(int(any(line.passed is False for line in found)))
+    from tacit.experiments.changes import changes_table
+    from tacit.experiments.run_dir import Folder, ledger_in
+    from tacit.privacy.ledger.statement import SIMULATION
+    from tacit.report.budget import ledger_table
+
+    path = ledger_in(folder)
+    if Folder(folder).facts.is_file():
+        typer.echo(SIMULATION)
+    parts = [changes_table(path, all_, client)]
+    if client is None or parts == [None]:
+        parts = [ledger_table(path, all_, client), *parts]
+    _console().print(*(part for part in parts if part is not None))
+
+
+@app.command(epilog='Example: `tacit encode images.npz features.npz`, then `[data] source = "features"`')
+def encode(
+    images: Annotated[Path, typer.Argument(help="An .npz with x and y, or x_train, y_train, x_test, y_test.")],
+    features: Annotated[Path, typer.Argument(help="The .npz to write.")],
+    model: Annotated[str, typer.Option(help="A CLIP of the hub, or a local folder.")] = "openai/clip-vit-base-patch32",
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Write mean and std of the features alone, of public images.")
+    ] = False,
+) -> None:
+    """Turn images into the features of a frozen CLIP, for a linear head."""
+    from tacit.data.encoders import clip_encoder, encode_file
+
+    shapes = encode_file(images, features, clip_encoder(model), statistics)
+    typer.echo(f"{features}: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
+
+
+@app.command(epilog="Example: `tacit demo --out /tmp/tacit`")
+def demo(out: Out = Path("runs")) -> None:
+    """Train 200 clients on digits, nine in ten of them privately, and write a page to look at; under a minute."""
+    from tacit.experiments.demo import demo as play
+
+    if play(out, _console()):
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command(epilog='Example: `tacit data`, then in the experiment: `[data] source = "digits"`')
+def data() -> None:
+    """List where data can come from and how it can be divided among clients."""
+    from tacit.experiments.catalogue import data_tables
+
+    _print(data_tables)
+
+
+@app.command(epilog='Example: `tacit methods`, then in the experiment: `[method] name = "ditto"`')
+def methods() -> None:
+    """List the methods, a line each, with the keys that they use."""
+    from tacit.experiments.catalogue import methods_table
+
+    _print(lambda: [methods_table()])
+
+
+app.command(epilog="Example: `tacit serve digits.toml --local 5`")(federation.serve)
+app.command(epilog="Example: `tacit join hospital.example:8443 INVITATION --data my.csv --name ward-7`")(
+    federation.join
+)
+app.command(epilog="Example: `tacit leave --folder my-federation`")(federation.leave)
+app.command(epilog="Example: `tacit members --folder my-federation`")(federation.members)
+app.add_typer(theory, name="theory")
+app.add_typer(estimate, name="estimate")
+app.command(epilog="Example: `tacit reproduce estimation/bernoulli --seeds 20`")(reproduce)
+
+
+def _print(tables: Callable[[], Sequence[Any]]) -> None:
+    _console().print(*tables(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Where data comes from: scikit-learn's digits, local `.npz` files, the hub, a user's table. `load` is the way in."""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.data.dataset import Federation, count_classes, features, labels
+from tacit.data.hub import hub_pool
+from tacit.data.normalise import normalised
+from tacit.data.pools import Ids, Options, Pool, divide
+from tacit.data.tables import read_csv
+from tacit.data.validate import unknown
+from tacit.errors import TacitError
+
+FOLDER = "TACIT_DATA"
+Arrays = Mapping[str, np.ndarray]
+
+
+class LoadOptions(Options, total=False):
+    """The arguments of `divide`, those of the source (see `csv_pool` and `hub_pool`), and `normalised`'s."""
+
+    normalise: Mapping[str, Any] | None
+    path: str
+    label: str
+    client: str | None
+    columns: Sequence[str] | None
+    config: str | None
+    train_split: str
+    test_split: str
+    cache: str | None
+    revision: str | None
+
+
+def digits_pool() -> Pool:
+    """1,797 grey images of 8x8 in [0, 1], ten classes; inside scikit-learn, so that nothing is fetched."""
+    from sklearn.datasets import load_digits
+
+    bunch: Any = load_digits()
+    return Pool("digits", features(bunch.images / 16, "digits"), labels(bunch.target, "digits"), 10, usual_clients=200)
+
+
+def csv_pool(path: str, *, client: str | None = "client", label: str = "label") -> Pool:
+    """A table; without a column of clients (`client=None`) its rows are divided like any other pool."""
+    table = read_csv(path, client=client, label=label)
+    x, y = features(table.x, path), labels(table.y, path)
+    ids = {} if table.ids is None else {"client": Ids(table.ids)}
+    return Pool(Path(path).stem, x, y, count_classes(y), ids=ids, usual="client" if ids else "classes")
+
+
+def _images(x: np.ndarray) -> Tensor:
+    """Bytes, channels first where there are channels."""
+    return torch.from_numpy(np.ascontiguousarray(x if x.ndim == 3 else x.transpose(0, 3, 1, 2)))
+
+
+def _split_images(name: str, file: Arrays) -> Pool:
+    """Images that come with a test set; `writer` is a natural partition where the file knows the writers."""
+    x, y = _images(file["x_train"]), labels(file["y_train"], name)
+    test = (_images(file["x_test"]), labels(file["y_test"], name))
+    ids = {"writer": Ids(file["writer_train"], file["writer_test"])} if "writer_train" in file else {}
+    return Pool(name, x, y, 10, test, ids)
+
+
+def _uci_har(name: str, file: Arrays) -> Pool:
+    """Windows overlap by half, so that segments stay whole."""
+    x, y = features(file["x"], name), labels(file["y"], name)
+    return Pool(name, x, y, 6, ids={"subject": Ids(file["subject"])}, units=file["segment"], usual="subject")
+
+
+def _chmnist(name: str, file: Arrays) -> Pool:
+    return Pool(name, _images(file["x"]), labels(file["y"], name), 8, ids={"slide": Ids(file["slide"])})
+
+
+def _location30(name: str, file: Arrays) -> Pool:
+    bits = np.unpackbits(file["x_packed"], axis=1)[:, : int(file["n_features"])]
+    return Pool(name, features(bits.astype(np.float32), name), labels(file["y"], name), 30)
+
+
+def features_pool(path: str) -> Pool:
+    """Features of images that `tacit encode` wrote, with labels, and clients where they are known."""
+    try:
+        with np.load(path) as file:
+            x, y = features(file["x"], path), labels(file["y"], path)
+            test = (features(file["x_test"], path), labels(file["y_test"], path)) if "x_test" in file else None
+            ids = {"client": Ids(file["client"], file.get("client_test"))} if "client" in file else {}
+    except (OSError, ValueError, KeyError) as error:
+        raise TacitError(f"{path} is no file of features ({error}): it needs x and y, see tacit encode") from None
+    classes = count_classes(y, *(() if test is None else (test[1],)))
+    return Pool(Path(path).stem, x, y, classes, test, ids, usual="client" if ids else "classes")
+
+
+def _clip(name: str, file: Arrays) -> Pool:
+    """Features of CIFAR-10; the natural partition `privatefl` is that paper's 100 clients of two classes."""
+    train, test = (features(file[f"q_{part}"] * file["scale"], name) for part in ("train", "test"))
+    y, test_y = labels(file["y_train"], name), labels(file["y_test"], name)
+    ids = {"privatefl": Ids(file["client2_train"], file["client2_test"])}
+    return Pool(name, train, y, 10, (test, test_y), ids)
+
+
+FILES: dict[str, tuple[str, Callable[[str, Arrays], Pool]]] = {
+    "mnist": ("mnist/mnist.npz", _split_images),
+    "fashion_mnist": ("fashion_mnist/fashion_mnist.npz", _split_images),
+    "cifar10": ("cifar10/cifar10_subset.npz", _split_images),
+    "uci_har": ("uci_har/uci_har_561.npz", _uci_har),
+    "chmnist": ("chmnist/chmnist_32.npz", _chmnist),
+    "location30": ("location30/location30.npz", _location30),
+    "clip_vitb32": ("clip_vitb32/cifar10_clip.npz", _clip),
+}
+
+
+def npz_pool(name: str) -> Pool:
+    """A file under the folder that the environment variable TACIT_DATA names; files with pickles are refused."""
+    if name not in FILES:
+        raise unknown("data file", name, FILES)
+    relative, read = FILES[name]
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        raise TacitError(f"'{name}' is read from a local folder: set {FOLDER} to the folder that holds {relative}")
+    path = Path(folder) / relative
+    if not path.is_file():
+        raise TacitError(f"{FOLDER} is {folder}, and there is no {relative} in it: put the file there")
+    with np.load(path) as file:
+        return read(name, file)
+
+
+SOURCES: dict[str, Callable[..., Pool]] = {
+    "digits": digits_pool,
+    "csv": csv_pool,
+    "hub": hub_pool,
+    "features": features_pool,
+    **{name: partial(npz_pool, name) for name in FILES},
+}
+
+
+def load(source: str, **options: Unpack[LoadOptions]) -> Federation:
+    """A federation by the name of its source: the one way in for configurations and the command line.
+
+    An option that neither `divide` nor the source knows is an error: a misspelt one never goes unnoticed.
+    """
+    if source not in SOURCES:
+        raise unknown("data source", source, SOURCES)
+    read, known = SOURCES[source], Options.__annotations__
+    normalise = options.pop("normalise", None)
+    own = {name: value for name, value in options.items() if name not in known}
+    accepted = inspect.signature(read).parameters
+    for name in own:
+        if name not in accepted:
+            raise unknown(f"option of {source}", name, [*accepted, *known])
+    if "path" in accepted and "path" not in own:
+        raise TacitError(f"the source '{source}' needs a path: give path=...")
+    shared: Any = {name: value for name, value in options.items() if name in known}
+    pool = read(**own)
+    return divide(normalised(pool, normalise, options.get("seed", 0)) if normalise else pool, **shared)
+
+
+def digits(**options: Unpack[Options]) -> Federation:
+    """scikit-learn's digits among 200 clients with two classes each, unless told otherwise (see `divide`)."""
+    return load("digits", **options)
+
+
+def npz(name: str, **options: Unpack[Options]) -> Federation:
+    """A data set of `FILES`, read from the folder that TACIT_DATA names."""
+    return divide(npz_pool(name), **options)
+
+
+def hub(path: str, /, **options: Unpack[LoadOptions]) -> Federation:
+    """A data set of the hub, a local folder in its format, or a `.parquet` file (see `hub_pool`)."""
+    return load("hub", **{**options, "path": path})
+
+
+def csv(path: str, /, **options: Unpack[LoadOptions]) -> Federation:
+    """A table of one's own (see `csv_pool`)."""
+    return load("csv", **{**options, "path": path})

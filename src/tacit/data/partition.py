@@ -1,0 +1,255 @@
+"""Who gets which rows: pure functions from labels to one array of row numbers for each client.
+
+Every function terminates, is a function of its arguments and the seed, and gives sorted rows that are disjoint
+and cover all rows; every client gets at least one. What cannot be done is a `TacitError`.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from tacit.core.rng import generator
+from tacit.data.dataset import Federation, Pair, grouped, hold_out, offsets_of
+from tacit.data.validate import at_least
+from tacit.errors import TacitError
+
+Parts = list[np.ndarray]
+
+
+def iid(labels: np.ndarray, clients: int, seed: int = 0) -> Parts:
+    """Rows dealt at random; sizes differ by at most one."""
+    _enough(len(labels), clients)
+    return _sorted(np.array_split(generator(seed, "partition").permutation(len(labels)), clients))
+
+
+def one_class(labels: np.ndarray, clients: int, seed: int = 0) -> Parts:
+    """Each client holds rows of one class; the largest client is as small as it can be."""
+    _enough(len(labels), clients)
+    rng, rows = generator(seed, "partition"), _rows_by_class(labels, "partition", seed)
+    if clients < len(rows):
+        raise TacitError(f"{clients} clients of one class cannot hold {len(rows)} classes: use {len(rows)} or more")
+    holders = _seats([len(part) for part in rows], clients)
+    parts = [piece for part, count in zip(rows, holders, strict=True) for piece in np.array_split(part, count)]
+    return _sorted([parts[at] for at in rng.permutation(clients)])
+
+
+def _seats(sizes: Sequence[int], seats: int) -> list[int]:
+    """At least one seat for each; every further seat goes where the rows for each seat are most."""
+    held = [1] * len(sizes)
+    heap = [(-float(size), at) for at, size in enumerate(sizes)]
+    heapq.heapify(heap)
+    for _ in range(seats - len(sizes)):
+        at = heap[0][1]
+        held[at] += 1
+        heapq.heapreplace(heap, (-sizes[at] / held[at], at))
+    return held
+
+
+def n_class(labels: np.ndarray, clients: int, classes_each: int, seed: int = 0) -> Parts:
+    """Each client holds `classes_each` classes; a class is divided among its holders as p ~ U(.4, .6) (PrivateFL).
+
+    Classes are chosen at random among those held by the fewest so far, so that every class has a holder. A class
+    with fewer rows than holders leaves some of them without it; that a client gets no row at all is an error.
+    """
+    _enough(len(labels), clients)
+    rng, rows = generator(seed, "partition"), _rows_by_class(labels, "partition", seed)
+    chosen = _choose_classes(len(rows), clients, classes_each, rng)
+    pieces: list[Parts] = [[] for _ in range(clients)]
+    for part, held in zip(rows, chosen.T, strict=True):
+        holders = np.flatnonzero(held)
+        counts = _lift(apportion(len(part), rng.uniform(0.4, 0.6, len(holders))), 1)
+        for client, piece in zip(holders, np.split(part, np.cumsum(counts)[:-1]), strict=True):
+            pieces[client].append(piece)
+    return _nonempty([np.concatenate(own) for own in pieces])
+
+
+def _choose_classes(classes: int, clients: int, each: int, rng: np.random.Generator) -> np.ndarray:
+    """[clients, classes], bool. Numbers of holders differ by at most one."""
+    at_least(each, 1, "classes_each")
+    if each > classes:
+        raise TacitError(f"classes_each is {each} and there are {classes} classes: use at most {classes}")
+    if clients * each < classes:
+        raise TacitError(
+            f"{clients} clients with {each} classes each cannot hold {classes} classes: "
+            f"use {-(-classes // each)} clients or more"
+        )
+    chosen, held = np.zeros((clients, classes), bool), np.zeros(classes, np.int64)
+    for client in range(clients):
+        fewest = np.lexsort((rng.random(classes), held))[:each]
+        chosen[client, fewest] = True
+        held[fewest] += 1
+    return chosen
+
+
+def dirichlet(labels: np.ndarray, clients: int, alpha: float, minimum: int = 1, seed: int = 0) -> Parts:
+    """Each class is divided among all clients in proportions ~ Dirichlet(alpha).
+
+    A client below `minimum` rows takes rows, one at a time, from whoever has most: never a second draw.
+    """
+    at_least(minimum, 1, "minimum")
+    _enough(len(labels), clients, minimum)
+    if not (alpha > 0 and np.isfinite(alpha)):
+        raise TacitError(f"alpha is {alpha}: give a positive number (small is skewed, large is even)")
+    rng = generator(seed, "partition")
+    pieces: list[Parts] = [[] for _ in range(clients)]
+    for part in _rows_by_class(labels, "partition", seed):
+        counts = apportion(len(part), _proportions(clients, alpha, rng))
+        for client, piece in enumerate(np.split(part, np.cumsum(counts)[:-1])):
+            pieces[client].append(piece)
+    return _sorted(_move_rows([rng.permutation(np.concatenate(own)) for own in pieces], minimum))
+
+
+def _proportions(clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """A draw of Dirichlet(alpha). Where it underflows (alpha near 0), its limit: all of it to one client."""
+    with np.errstate(all="ignore"):
+        drawn = rng.dirichlet(np.full(clients, alpha))
+    lucky = int(rng.integers(clients))
+    return drawn if np.isfinite(drawn).all() and drawn.sum() > 0 else np.eye(clients)[lucky]
+
+
+def _move_rows(parts: Parts, minimum: int) -> Parts:
+    counts = np.array([len(part) for part in parts])
+    surplus = counts - _lift(counts, minimum)  # positive: gives, negative: takes
+    pool = np.concatenate([part[:extra] for part, extra in zip(parts, np.maximum(surplus, 0), strict=True)])
+    gifts = np.split(pool, np.cumsum(np.maximum(-surplus, 0))[:-1])
+    kept = [part[extra:] for part, extra in zip(parts, np.maximum(surplus, 0), strict=True)]
+    return [np.concatenate(pair) for pair in zip(kept, gifts, strict=True)]
+
+
+def _lift(counts: np.ndarray, minimum: int) -> np.ndarray:
+    """The same total with every count at least `minimum`, each missing one taken from the largest count.
+
+    Where the total is too small for that, all counts come out within one of each other.
+    """
+    result, missing = np.maximum(counts, minimum), int(np.maximum(minimum - counts, 0).sum())
+    heap = [(-count, at) for at, count in enumerate(result.tolist())]
+    heapq.heapify(heap)
+    for _ in range(missing):
+        count, at = heap[0]
+        heapq.heapreplace(heap, (count + 1, at))
+    for count, at in heap:
+        result[at] = -count
+    return result
+
+
+def by_id(ids: Sequence[Any] | np.ndarray) -> tuple[tuple[str, ...], Parts]:
+    """Natural clients (writers, subjects): their names in order, and the rows of each."""
+    if not len(ids):
+        raise TacitError("there are no client ids: give one for each row")
+    names, parts = zip(*grouped(ids), strict=True)
+    return names, list(parts)
+
+
+def apportion(total: int, weights: np.ndarray) -> np.ndarray:
+    """Whole numbers in proportion to `weights` that add up to `total`, each within one of its exact share."""
+    exact = total * weights / weights.sum()
+    counts = np.floor(exact).astype(np.int64)
+    rest = np.argsort(counts - exact, kind="stable")[: total - int(counts.sum())]
+    counts[rest] += 1
+    return counts
+
+
+def _rows_by_class(labels: np.ndarray, purpose: str, seed: int) -> Parts:
+    """The rows of each class that occurs, in random order."""
+    rng = generator(seed, f"{purpose}/rows")
+    return [rng.permutation(np.flatnonzero(labels == kind)) for kind in np.unique(labels)]
+
+
+def _enough(rows: int, clients: int, minimum: int = 1) -> None:
+    at_least(clients, 1, "the number of clients")
+    if clients * minimum > rows:
+        raise TacitError(
+            f"{clients} clients with at least {minimum} rows need {clients * minimum}, "
+            f"and there are {rows}: use at most {rows // minimum} clients"
+        )
+
+
+def _nonempty(parts: Parts) -> Parts:
+    for client, part in enumerate(parts):
+        if not len(part):
+            raise TacitError(f"client {client} would get no row: use fewer clients or more classes for each")
+    return _sorted(parts)
+
+
+def _sorted(parts: Sequence[np.ndarray]) -> Parts:
+    return [np.sort(part) for part in parts]
+
+
+def matched(labels: np.ndarray, parts: Parts, test_labels: np.ndarray, seed: int = 0) -> Parts:
+    """Test rows for each client, disjoint; each class is dealt in proportion to the clients' training rows of it.
+
+    Test rows of a class that nobody holds are dealt to nobody.
+    """
+    kinds = 1 + int(max(labels.max(initial=0), test_labels.max(initial=0)))
+    held = np.stack([np.bincount(labels[part], minlength=kinds) for part in parts])
+    pieces: list[Parts] = [[np.arange(0)] for _ in parts]
+    for rows in _rows_by_class(test_labels, "matched", seed):
+        weights = held[:, test_labels[rows[0]]]
+        if weights.any():
+            for client, piece in enumerate(np.split(rows, np.cumsum(apportion(len(rows), weights))[:-1])):
+                pieces[client].append(piece)
+    return _sorted([np.concatenate(own) for own in pieces])
+
+
+def federate(
+    x: Tensor,
+    y: Tensor,
+    parts: Parts,
+    *,
+    classes: int,
+    ids: Sequence[str] | None = None,
+    pooled: Pair | None = None,
+    test: str | Parts = "own",
+    test_fraction: float = 0.2,
+    units: np.ndarray | None = None,
+    seed: int = 0,
+    name: str = "federation",
+) -> Federation:
+    """A federation of pooled rows. `parts[k]` are the rows of client `k`; rows in no part are left out.
+
+    `test="own"` holds out `test_fraction` of each client's rows (whole `units` where given); `test="matched"`
+    deals out the pooled test set in each client's class proportions, and a list names the test rows themselves;
+    the pooled test set is the common one in any case. Without one, all clients' own test rows together are.
+    """
+    train, own = (
+        (parts, _dealt(test, parts, y, pooled, seed)) if test != "own" else _split(parts, test_fraction, units, seed)
+    )
+    index, test_index = np.concatenate(train), np.concatenate(own)
+    source_x, source_y = (x, y) if pooled is None or test == "own" else pooled
+    test_x, test_y = source_x[test_index], source_y[test_index]
+    common_x, common_y = pooled or ((test_x, test_y) if len(test_x) else (None, None))
+    return Federation(
+        name=name,
+        x=x[index],
+        y=y[index],
+        offsets=offsets_of([len(part) for part in train]),
+        test_x=test_x,
+        test_y=test_y,
+        test_offsets=offsets_of([len(part) for part in own]),
+        common_x=common_x,
+        common_y=common_y,
+        classes=classes,
+        ids=tuple(ids) if ids is not None else tuple(map(str, range(len(parts)))),
+    )
+
+
+def _split(parts: Parts, fraction: float, units: np.ndarray | None, seed: int) -> tuple[Parts, Parts]:
+    train, test = [], []
+    for client, part in enumerate(parts):
+        kept, held = hold_out(len(part), fraction, seed, client, None if units is None else units[part])
+        train.append(part[kept])
+        test.append(part[held])
+    return train, test
+
+
+def _dealt(test: str | Parts, parts: Parts, y: Tensor, pooled: Pair | None, seed: int) -> Parts:
+    if pooled is None:
+        raise TacitError(f"test={test!r} needs a pooled test set and there is none: use test='own'")
+    if isinstance(test, str) and test != "matched":
+        raise TacitError(
+            f"test is '{test}': use 'own' (held out of each client's rows) or 'matched' (dealt from the pool)"
+        )
+    return matched(y.numpy(), parts, pooled[1].numpy(), seed) if isinstance(test, str) else test

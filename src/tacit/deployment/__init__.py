@@ -1,1 +1,0 @@
-"""A real federation: Flower's processes, keys, certificates, and the commands for people."""

@@ -1,0 +1,152 @@
+"""Personal linear models of any per-client arrays, in scikit-learn's manner; trained by the engine, under any plan."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from tacit.data.dataset import Federation, features, offsets_of
+from tacit.errors import TacitError
+from tacit.estimation.multitask.objective import Objective, objective
+from tacit.experiments.result import outputs as outputs_of
+from tacit.methods.multitask.covariance import correlation
+from tacit.methods.multitask.method import Multitask
+from tacit.models import SoftmaxRegression
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.statement import statement
+from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.loop import Run, Schedule
+from tacit.sampling.availability import Devices
+from tacit.sampling.cohorts import Poisson
+
+Arrays = Mapping[Any, Sequence[Any]]
+_NEVER = 2**31
+
+
+class MultitaskModels:
+    """A linear model for each client, of `id -> (x, y)`; whoever is alike learns from one another.
+
+    Classes may have any names; with `loss="squared"` and real y it is a regression. `options` are those of
+    `tacit.Multitask`: strength (lambda), covariance, solver, ... After `fit`, `coef_` is [clients, columns, features]
+    (one column for two classes or a regression, else one a class), and `history_` has primal, dual and gap before
+    every change of the covariance. Everything learned is simulation only but for what `statement_` accounts for.
+    """
+
+    def __init__(
+        self,
+        loss: str = "hinge",
+        *,
+        rounds: int = 50,
+        privacy: Privacy = Privacy(),
+        devices: Devices = Devices(),
+        rate: float = 1.0,
+        batch: int = 64,
+        epochs: int = 1,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        self.method = Multitask(loss=loss, **options)
+        self.privacy, self.seed = privacy, seed
+        self._training = Training(rounds, Poisson(rate), batch, epochs, seed=seed, devices=devices)
+
+    def fit(self, clients: Arrays) -> Self:
+        """Trains until the last round, or until no budget is left."""
+        self.classes_, data = _federation(clients, self.method.loss)
+        model = SoftmaxRegression(data.x.shape[1], data.classes)
+        made = assemble(data, model, self.method, self.privacy, self._training)
+        self._ledger = Ledger.open(":memory:")
+        self.run_ = Run(*made, self._ledger, Schedule(_NEVER, _NEVER))
+        self.history_ = list(_rounds(self.run_, self.method.inner))
+        self.ids_ = data.ids
+        return self
+
+    @property
+    def coef_(self) -> np.ndarray:
+        return self._own()[..., :-1]
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        return self._own()[..., -1] * self.method.intercept
+
+    @property
+    def covariance_(self) -> np.ndarray:
+        return self._fitted().progress.server.view.extra["covariance"].double().numpy()
+
+    @property
+    def correlation_(self) -> np.ndarray:
+        return correlation(torch.from_numpy(self.covariance_)).numpy()
+
+    @property
+    def statement_(self) -> Sequence[Any]:
+        """What was spent by whom: the ledger's own lines."""
+        self._fitted()
+        return statement(self._ledger)
+
+    @property
+    def never_took_part_(self) -> list[str]:
+        """Clients that sent nothing in any round: their model is the mean of the others'."""
+        return [name for name, seen in zip(self.ids_, self._fitted().store.touched, strict=True) if not seen]
+
+    def decision_function(self, client: Any, x: Any) -> np.ndarray:
+        """Outputs of a client's own model, [rows, classes]; a single column for a regression."""
+        return outputs_of(self._fitted(), str(client), x).double().numpy()
+
+    def predict(self, client: Any, x: Any) -> np.ndarray:
+        outputs = self.decision_function(client, x)
+        return outputs[:, 0] if self.classes_ is None else self.classes_[outputs.argmax(1)]
+
+    def score(self, clients: Arrays) -> dict[str, float]:
+        """Accuracy of each client's own model on its own rows; for a regression the share of variance explained."""
+        return {str(who): self._score(self.predict(who, x), np.asarray(y)) for who, (x, y) in clients.items()}
+
+    def _score(self, guess: np.ndarray, y: np.ndarray) -> float:
+        if self.classes_ is not None:
+            return float((guess == y).mean())
+        return float(1 - np.square(guess - y).sum() / max(np.square(y - y.mean()).sum(), 1e-300))
+
+    def _own(self) -> np.ndarray:
+        view = self._fitted().progress.server.view
+        return self.method.weights(view.extra["sums"], view.extra["covariance"]).double().numpy()
+
+    def _fitted(self) -> Run:
+        if not hasattr(self, "run_"):
+            raise TacitError("the models are not fitted yet: call fit with id -> (x, y)")
+        return self.run_
+
+
+def _rounds(run: Run, inner: int) -> list[Objective]:
+    found = []
+    while run.progress.round < run.plan.setting.rounds and not run.purse.exhausted():
+        run.step()
+        if run.progress.round % inner == inner - 1 or run.progress.round == run.plan.setting.rounds:
+            found.append(objective(run))
+    return found
+
+
+def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, Federation]:
+    """The classes by name, or None for a regression, and the arrays as a federation without test rows."""
+    if not clients:
+        raise TacitError("there are no clients: give id -> (x, y)")
+    x = [features(rows[0], f"client '{who}'") for who, rows in clients.items()]
+    y = [np.asarray(rows[1]) for rows in clients.values()]
+    for who, own, labels in zip(clients, x, y, strict=True):
+        if own.dim() != 2 or labels.shape != (len(own),):
+            shapes = f"x of shape {tuple(own.shape)} and y of shape {labels.shape}"
+            raise TacitError(f"client '{who}' has {shapes}: give [rows, features] and one label a row")
+        if own.shape[1] != x[0].shape[1]:
+            raise TacitError(
+                f"client '{who}' has {own.shape[1]} features and others {x[0].shape[1]}: give all the same"
+            )
+    flat, names, kinds = np.concatenate(y), None, 1
+    real = loss == "squared" and flat.dtype.kind == "f"
+    if not real:
+        names, flat = np.unique(flat, return_inverse=True)
+        kinds = len(names)
+        if kinds < 2:
+            raise TacitError(f"all labels are {names[0]!r}: give at least two classes")
+    target = torch.from_numpy(flat.astype(np.float32 if real else np.int64))
+    rows, offsets = torch.cat(x), offsets_of([len(own) for own in x])
+    ids = tuple(str(who) for who in clients)
+    held = Federation("clients", rows, target, offsets, rows[:0], target[:0], offsets * 0, None, None, ids, kinds)
+    return names, held

@@ -1,0 +1,68 @@
+"""What makes a run the run it is: a digest of its data, start, method, privacy and training.
+
+It is keyed by a secret of the run's folder (`runs.Folder.key`): a folder's configuration, its page and its ledger show
+the digest, and without the key nobody can test with it whether a client's rows are these or those.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from tacit.core.contract import Method
+from tacit.data.dataset import Federation
+from tacit.rounds.assemble import Privacy, Training
+from tacit.rounds.loop import Schedule
+from tacit.simulation.fingerprint import data_parts, digest, plain
+
+_BYTES = 8
+
+
+def describe(
+    federation: Federation,
+    model: nn.Module,
+    method: Method,
+    privacy: Privacy,
+    training: Training,
+    schedule: Schedule,
+    *,
+    key: bytes,
+) -> dict[str, Any]:
+    """A run that was put together in Python, as the tables of a configuration. Equal for equal runs and keys only."""
+    return {
+        "name": federation.name,
+        "data": {
+            "name": federation.name,
+            "clients": federation.clients,
+            "digest": digest(data_parts(federation), key, _BYTES),
+        },
+        "model": {"class": type(model).__name__, "digest": model_digest(model)},
+        "method": {"value": plain(method)},
+        "privacy": {"value": _privacy(privacy)},
+        "training": {"value": plain(_result_of(training))},
+        "evaluate": {"every": schedule.evaluate_every, "sample": schedule.sample or "all"},
+    }
+
+
+def identity(
+    federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training, *, key: bytes
+) -> str:
+    """Changes with anything that changes the trained models; not with the size of chunks."""
+    parts = [plain(method), _privacy(privacy), plain(_result_of(training))]
+    return digest([*data_parts(federation), model_digest(model), *parts], key, _BYTES)
+
+
+def _privacy(privacy: Privacy) -> str:
+    evaluation = "" if privacy.evaluation is None else plain(privacy.evaluation)
+    return plain(privacy) + evaluation + " exactly" * (privacy.noise == "exact")
+
+
+def _result_of(training: Training) -> Training:
+    """Without what leaves the result as it is."""
+    return replace(training, chunk=None, engine="local")
+
+
+def model_digest(model: nn.Module) -> str:
+    """Of the public start."""
+    named = model.state_dict()
+    return digest([type(model).__name__, *named, *named.values()], size=_BYTES)

@@ -1,0 +1,238 @@
+"""A run on disk: one folder that holds what was asked, what came of it, and what it cost.
+
+    config.toml       the experiment as it was run, written before anything else
+    facts.json        what the plan promised to whom
+    environment.json  versions and platform; nothing that names a person, a machine or a path
+    metrics.csv       round, level, metric, value
+    clients.csv       accuracy of every client at the end; simulation only
+    outcome.json      how many rounds were done, why no more, and the head of the ledger
+    ledger.sqlite     what was spent
+    checkpoint.bin    where to go on
+    digest.key        secret: with it, the configuration's digest of the data can be checked; not to be passed on
+
+A folder is never overwritten: another run gets another folder, or resumes this one with the same configuration.
+"""
+
+import json
+import os
+import platform
+import secrets
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tacit.errors import StorageError, TacitError
+from tacit.experiments import toml
+from tacit.experiments.config import decisive, digest, first_difference
+from tacit.rounds.checkpoint import storage, write_atomically
+
+_KEY_BYTES = 32
+_PACKAGES = ("torch", "numpy", "dp-accounting", "pandas", "scikit-learn", "scipy")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The places of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def facts(self) -> Path:
+        return self.path / "facts.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def clients(self) -> Path:
+        return self.path / "clients.csv"
+
+    @property
+    def outcome(self) -> Path:
+        return self.path / "outcome.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.sqlite"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.bin"
+
+    @property
+    def key(self) -> Path:
+        return self.path / "digest.key"
+
+    def content(self) -> dict[str, Any]:
+        """The configuration it was run with."""
+        try:
+            with storage(self.config):
+                return tomllib.loads(self.config.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise StorageError(f"{self.config} is damaged ({error}): restore it from a backup") from error
+
+
+def existing(path: Path | str) -> Folder:
+    """The folder of a run that was started, or an error that says what is missing."""
+    folder = Folder(Path(path))
+    if not folder.path.is_dir():
+        raise TacitError(f"there is no run at {folder.path}: give the folder that `tacit run` printed")
+    if not folder.config.is_file():
+        raise TacitError(f"{folder.path} is not the folder of a run: it holds no config.toml")
+    return folder
+
+
+def ledger_in(path: Path) -> Path:
+    """The ledger in a folder, which is that of a run, of a federation's server or of a member; or the file itself."""
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise TacitError(f"there is no run at {path}: give the folder that `tacit run` printed")
+    found = Folder(path).ledger
+    if not found.is_file():
+        raise TacitError(
+            f"{path} holds no ledger.sqlite: give the folder of a run, or of a federation's server or member"
+        )
+    return found
+
+
+def secret(path: Path | None, resume: bool = False) -> bytes:
+    """The key of a folder's digests; a new one for a folder that is not there yet, and for none at all."""
+    folder = None if path is None else Folder(path)
+    if folder is not None and folder.key.is_file():
+        with storage(folder.key):
+            return folder.key.read_bytes()
+    if folder is not None and resume and folder.config.is_file():
+        raise TacitError(
+            f"{folder.path} cannot be resumed: it holds no digest.key, by which it is known whether the data are the "
+            "same; restore it from a backup, or start a new run"
+        )
+    return secrets.token_bytes(_KEY_BYTES)
+
+
+def create(path: Path, content: Mapping[str, Any], key: bytes | None = None) -> Folder:
+    """A new folder with its configuration in it. What is there already is never touched."""
+    folder = Folder(path)
+    with storage(path):
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise _occupied(folder, content)
+    _write_secret(folder.key, secret(None) if key is None else key)
+    write_atomically(folder.config, toml.dumps(content).encode())
+    write_atomically(folder.environment, (json.dumps(environment(), indent=2) + "\n").encode())
+    return folder
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """For its owner alone, from the first moment on."""
+    with storage(path), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _occupied(folder: Folder, content: Mapping[str, Any]) -> TacitError:
+    if not folder.config.is_file():
+        return TacitError(f"{folder.path} is not empty and holds no run: choose a new folder")
+    if first_difference(folder.content(), content) is None:
+        return TacitError(f"{folder.path} already holds this run: resume it, or choose a new folder")
+    return TacitError(f"{folder.path} holds another run ({_differs(folder, content)}): choose a new folder")
+
+
+def reopen(path: Path, content: Mapping[str, Any]) -> Folder:
+    """The folder of a run of the same configuration; any other configuration is an error that names the difference."""
+    folder = existing(path)
+    if first_difference(folder.content(), content) is not None:
+        raise TacitError(
+            f"{folder.path} cannot be resumed with this configuration: {_differs(folder, content)}; "
+            "start a new run, or give the configuration it was started with"
+        )
+    return folder
+
+
+def _differs(folder: Folder, content: Mapping[str, Any]) -> str:
+    theirs = folder.content()
+    prints = f"fingerprint {digest(decisive(theirs))} there, {digest(decisive(content))} here"
+    return f"{prints}; {first_difference(theirs, content)}"
+
+
+def next_free(parent: Path, name: str) -> Path:
+    """`parent/name`, or the first of `name-2`, `name-3`, ... that does not exist."""
+    return next(path for path in _numbered(parent, name) if not path.exists())
+
+
+def latest(parent: Path, name: str, content: Mapping[str, Any]) -> Path:
+    """The last folder of that name with this configuration; without one, the last of that name."""
+    found = [path for path in _taken(parent, name) if Folder(path).config.is_file()]
+    if not found:
+        raise TacitError(f"there is no run {parent / name} to resume: start it without --resume")
+    same = [path for path in found if first_difference(Folder(path).content(), content) is None]
+    return (same or found)[-1]
+
+
+def _numbered(parent: Path, name: str) -> Iterator[Path]:
+    yield parent / name
+    number = 2
+    while True:
+        yield parent / f"{name}-{number}"
+        number += 1
+
+
+def _taken(parent: Path, name: str) -> Iterator[Path]:
+    for path in _numbered(parent, name):
+        if not path.exists():
+            return
+        yield path
+
+
+@contextmanager
+def alone(folder: Folder) -> Iterator[None]:
+    """Holds the folder for this process: two runs that write into one folder would ruin both."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system: nothing to hold
+        yield
+        return
+    handle = os.open(folder.path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TacitError(f"another process is running in {folder.path}: wait until it ends") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def environment() -> dict[str, Any]:
+    """What a result may depend on beside the configuration."""
+    import torch
+
+    versions = {name: _version(name) for name in ("tacit-fl", *_PACKAGES)}
+    return {
+        "versions": versions,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,178 @@
+"""A client's folder: who it is, what it agreed to, its rows. Readable by its owner alone."""
+# pyright: reportMissingImports=false
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from safetensors.torch import load, save
+
+from tacit.errors import TacitError
+from tacit.federation.protocol.client import Client, Refusal
+from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.local_view import Rows
+from tacit.federation.protocol.terms import Terms
+from tacit.federation.service.experiment import client_side, evaluates, experiment_of, plan_name, public_side
+from tacit.federation.service.offer import Offer
+from tacit.federation.service.roster import Roster
+from tacit.federation.service.tls import make_node_key
+from tacit.privacy.mechanisms.distributed_plan import own_noise
+from tacit.privacy.plan import Plan
+from tacit.rounds.assemble import Assembled
+from tacit.rounds.checkpoint import storage, write_atomically
+from tacit.simulation.secure_sum import threshold_share
+
+_ROUNDING = 1e-9  # two machines may calibrate to the same noise with other last digits
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the owner of the data said yes to. The server's word changes nothing about it."""
+
+    name: str
+    level: str
+    plan: str
+    epsilon: float | None
+    delta: float | None
+    inputs: tuple[int, ...]  # shape of a row
+    classes: int
+    fresh: bool = True  # False: noise from the experiment's seed, to compare with a simulation
+    sums_in_the_open: bool = False  # True: sends without a mask what only a sum should show, to compare
+    evaluated: bool = False  # reports accuracies on its own test rows: with noise, or plainly if it opted out
+    noise: float | None = None  # of a level that has no epsilon, or is not calibrated to it
+    allow_large_delta: bool = False  # accepts a delta of 1/n and more
+    members: int = 0  # where noise is in shares: so many, itself included, are taken as members at first sight
+    own_noise: float = 0.0  # where noise is in shares: the least multiplier that its own share gives it
+    own_noise_evaluated: float = 0.0  # the same of an evaluation
+    threshold: float = 0.5  # the least share of a cohort that may unmask a sum
+
+    @classmethod
+    def to(cls, offer: Offer, name: str, level: str) -> "Agreement":
+        """What somebody agrees to who chooses this level of an offer, and nothing more."""
+        chosen = offer.levels[level]
+        shares, threshold = _own_shares(offer.planned(level)) if offer.plan.startswith("distributed") else _NOT_SUMMED
+        return cls(
+            name,
+            level,
+            offer.plan,
+            chosen.epsilon,
+            chosen.delta,
+            offer.inputs,
+            offer.classes,
+            evaluated=offer.evaluated,
+            noise=chosen.noise,
+            allow_large_delta=offer.config.privacy.allow_large_delta,
+            members=offer.nodes,
+            own_noise=shares[0],
+            own_noise_evaluated=shares[1],
+            threshold=threshold,
+        )
+
+    def check(self, terms: Terms) -> None:
+        """Refuses terms that are not those of the agreement. No row is looked at."""
+        config = experiment_of(terms.experiment)
+        level = config.levels.get(self.level)
+        told = {
+            "level": terms.roster[terms.place(self.name)].level,
+            "epsilon": level and level.epsilon,
+            "delta": level and level.delta,
+            "noise": level and level.noise,
+            "plan": plan_name(config),
+            "evaluated": evaluates(config),
+            "inputs": tuple(terms.inputs),
+            "classes": terms.classes,
+            "allow_large_delta": config.privacy.allow_large_delta,
+        }
+        for what, value in told.items():
+            if value != getattr(self, what):
+                raise Refusal("terms", f"{what} is {str(value)[:60]!r}, and {getattr(self, what)!r} was agreed on")
+
+    def check_shares(self, plan: Plan) -> None:
+        """Refuses a plan under which its own share of the noise, or the threshold, is less than was agreed on."""
+        if not plan.summed or not plan.name.startswith("distributed"):
+            return
+        (training, evaluation), threshold = _own_shares(plan)
+        for found, floor in ((training, self.own_noise), (evaluation, self.own_noise_evaluated)):
+            if found < floor * (1 - _ROUNDING):
+                raise Refusal("terms", f"one's own share has a noise multiplier of {found:.3g}, below {floor:.3g}")
+        if threshold < self.threshold:
+            raise Refusal(
+                "terms", f"{threshold:g} of a cohort could unmask a sum, and {self.threshold:g} was agreed on"
+            )
+
+
+_NOT_SUMMED = ((0.0, 0.0), 0.5)
+
+
+def _own_shares(plan: Plan) -> tuple[tuple[float, float], float]:
+    """The noise that one's own share has in training and in evaluations, and the share of a cohort that unmasks."""
+    evaluation = own_noise(plan) if plan.evaluation is None else own_noise(plan.evaluation.plan)
+    return (own_noise(plan), evaluation), threshold_share(plan)
+
+
+@dataclass(frozen=True)
+class Home:
+    folder: Path
+
+    @property
+    def agreement(self) -> Agreement:
+        path = self.folder / "client.json"
+        if not path.exists():
+            raise TacitError(f"{self.folder} is not the folder of a client: join a federation first")
+        with storage(path):
+            content = json.loads(path.read_text())
+        try:
+            return Agreement(**content | {"inputs": tuple(content["inputs"])})
+        except (TypeError, KeyError):
+            raise TacitError(
+                f"{path} is an agreement of another version of Tacit, which left something open: leave, and join again"
+            ) from None
+
+    def settle(self, agreement: Agreement, rows: Rows | None = None) -> None:
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            os.chmod(self.folder, 0o700)
+        if rows is not None:
+            write_atomically(self.folder / "rows.safetensors", save({k: v.clone() for k, v in rows._asdict().items()}))
+        write_atomically(self.folder / "client.json", json.dumps(asdict(agreement), indent=2).encode())
+
+    def rows(self) -> Rows:
+        path = self.folder / "rows.safetensors"
+        with storage(path):
+            return Rows(**load(path.read_bytes()))
+
+    @property
+    def roster(self) -> Roster:
+        return Roster(self.folder)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this client refused the last time that it did."""
+        path = self.folder / "refusal.txt"
+        return path.read_text() if path.exists() else None
+
+    def client(self) -> Client:
+        agreement = self.agreement
+        key, open_sums = self.folder / "node.key", agreement.sums_in_the_open
+
+        def made(terms: Terms) -> Assembled:
+            """Nothing of the rows is known to it before everything that could be refused has been accepted."""
+            agreement.check(terms)
+            public = public_side(terms, agreement.name)
+            agreement.check_shares(public.engine.plan)
+            if public.engine.plan.summed and not open_sums:
+                self._meet(terms, agreement)
+            return client_side(public, terms, agreement.name, self.rows())
+
+        return Client(agreement.name, Custody(self.folder), made, agreement.fresh, key, open_sums, self._note)
+
+    def _meet(self, terms: Terms, agreement: Agreement) -> None:
+        """The other members are those that are known here, and this client's own key is its own."""
+        own = make_node_key(self.folder / "node.key").decode()
+        if terms.roster[terms.place(agreement.name)].key.split()[:2] != own.split()[:2]:
+            raise Refusal("terms", "the roster has another key in this member's own name")
+        self.roster.meet({seat.name: seat.key for seat in terms.roster}, agreement.members)
+
+    def _note(self, why: str) -> None:
+        write_atomically(self.folder / "refusal.txt", " ".join(why.split())[:500].encode())

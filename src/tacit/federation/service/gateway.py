@@ -1,0 +1,251 @@
+"""The only door to the outside: TLS, Flower's fleet calls and enrolment. Everything else is refused.
+
+Flower's control API, by which one runs code, shares a port with the rest. So the SuperLink listens on loopback, and
+this process passes on `POST /v1/fleet/...` of members and nothing else, with a limit on the size of a request and on
+what one node may send in a minute. Whose a request is, is verified by its signature before anything of it is read.
+"""
+# pyright: reportMissingImports=false
+
+import json
+import ssl
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from tacit.errors import TacitError
+from tacit.federation.flower.processes import Link
+from tacit.federation.protocol.terms import checked_rows
+from tacit.federation.service.enrolment import Member, Register
+from tacit.federation.service.oversize_log import TurnedAway, in_headers, signer
+from tacit.federation.service.tls import signed_by
+
+FLEET: Final = "/v1/fleet/"
+WINDOW: Final = 60.0
+_SMALL: Final = 65_536
+_PASSED: Final = ("flwr-", "content-type")
+
+
+class Meter:
+    """How many bytes each node has sent in the current minute."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._sent: dict[str, int] = defaultdict(int)
+        self._since = time.monotonic()
+
+    def takes(self, who: str, size: int) -> bool:
+        if time.monotonic() - self._since > WINDOW:
+            self._sent.clear()
+            self._since = time.monotonic()
+        self._sent[who] += size
+        return self._sent[who] <= self.most
+
+
+class Members:
+    """The keys of those who joined and have not left, read anew when the list has changed."""
+
+    def __init__(self, register: Register) -> None:
+        self._register, self._keys, self._read_at = register, frozenset[str](), -1
+
+    def have(self, key: str) -> bool:
+        if (changed := self._register.changed_at) != self._read_at:
+            self._keys = frozenset(in_headers(each.key) for each in self._register.members() if not each.left)
+            self._read_at = changed
+        return key in self._keys
+
+
+class TooLarge(Exception):
+    """`key`: of the member whose request it is, if it is one's."""
+
+    def __init__(self, key: str | None = None) -> None:
+        super().__init__("too large")
+        self.key = key
+
+
+class Log:
+    """A line for every request that was turned away."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def note(self, why: str, request: Request) -> None:
+        who = request.client.host if request.client else "unknown"
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(f"{time.time():.0f} {why}: {request.method} {request.url.path[:100]!r} from {who}\n")
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body, never more than `most` bytes of it in memory."""
+    if int(request.headers.get("content-length") or 0) > most:
+        raise TooLarge
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+class Door:
+    """`most`: bytes of one request; a node may send eight of that size in a minute."""
+
+    def __init__(self, link: Link, most: int) -> None:
+        self.link, self.most, self.meter = link, most, Meter(8 * most)
+        self.register, self.log = Register(link.folder), Log(link.folder / "logs" / "door.log")
+        self.turned_away = TurnedAway(link.turned_away)
+        self.members = Members(self.register)
+        trust = ssl.create_default_context(cafile=str(link.folder / "ca.crt"))
+        self.upstream = httpx.AsyncClient(
+            base_url=f"https://{link.address}", verify=trust, timeout=120, trust_env=False
+        )
+
+    async def fleet(self, request: Request) -> Response:
+        path = request.url.path
+        if not path.startswith(FLEET) or ".." in path:
+            return _refused()
+        key = signer(request.headers)
+        if key is None or not self.members.have(key):
+            return PlainTextResponse("not signed by a member's key", 401)
+        try:
+            body = await _body(request, self.most)
+        except TooLarge:
+            raise TooLarge(key) from None
+        if not self.meter.takes(key, len(body)):
+            raise TooLarge(key)
+        headers = {k: v for k, v in request.headers.items() if k.startswith(_PASSED)}
+        try:
+            answer = await self.upstream.post(path, content=body, headers=headers)
+        except httpx.TransportError:
+            return PlainTextResponse("the server is not reachable", 503)
+        kept = {k: v for k, v in answer.headers.items() if k.startswith(_PASSED)}
+        return Response(answer.content, answer.status_code, kept)
+
+    async def nothing(self, _: Request) -> Response:
+        return _refused()
+
+    async def authority(self, _: Request) -> Response:
+        return PlainTextResponse((self.link.folder / "ca.crt").read_text())
+
+    async def offer(self, request: Request) -> Response:
+        """The experiment, for whoever holds an invitation."""
+        asked = await _json(request)
+        if not self.register.invited(str(asked.get("invitation"))):
+            return _refused("this invitation is not valid, or was used: ask for a new one")
+        return JSONResponse(json.loads((self.link.folder / "offer.json").read_text()))
+
+    async def enrol(self, request: Request) -> Response:
+        asked = await _json(request)
+        token, name = str(asked["invitation"]), str(asked["name"])
+        if not self.register.invited(token):
+            return _refused("this invitation is not valid, or was used: ask for a new one")
+        offer = json.loads((self.link.folder / "offer.json").read_text())
+        if asked["level"] not in offer["levels"]:
+            raise TacitError(f"level '{str(asked['level'])[:40]}' is not on the menu {sorted(offer['levels'])}")
+        self.register.check(name)
+        rows, key = checked_rows(asked["rows"], offer["rows"]), str(asked["key"])
+        node = await run_in_threadpool(self.link.register, key.encode(), name)
+        self.register.enrol(token, Member(name, str(asked["level"]), rows, node, key))
+        return JSONResponse({"node": node})
+
+    async def leave(self, request: Request) -> Response:
+        """A member leaves by a statement of today that its node's key has signed."""
+        asked = await _json(request)
+        name, when = str(asked["name"]), float(asked["time"])
+        member = next((each for each in self.register.members() if each.name == name and not each.left), None)
+        fresh, said = abs(time.time() - when) <= 300, leaving(name, when)
+        if member is None or not fresh or not signed_by(member.key, said, str(asked["signature"])):
+            return _refused("no such member, or not signed with its key")
+        self.register.leave(name)
+        await run_in_threadpool(self.link.unregister, member.node)
+        return JSONResponse({"left": name})
+
+    def app(self) -> Starlette:
+        def guarded(handle: Handle) -> Handle:
+            return guard(handle, self.log, self.turned_away)
+
+        fleet = Route("/{path:path}", guarded(self.fleet), methods=["POST"])
+        own = [
+            Route("/tacit/authority", guarded(self.authority), methods=["GET"]),
+            *(
+                Route(f"/tacit/{name}", guarded(getattr(self, name)), methods=["POST"])
+                for name in ("offer", "enrol", "leave")
+            ),
+        ]
+        other = ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"]
+        anything = Route("/{path:path}", guarded(self.nothing), methods=other)
+        return Starlette(routes=[*own, fleet, anything])
+
+
+def leaving(name: str, when: float) -> bytes:
+    return f"tacit leave {name} {when!r}".encode()
+
+
+Handle = Callable[[Request], Awaitable[Response]]
+
+
+def guard(handle: Handle, log: Log, turned_away: TurnedAway) -> Handle:
+    """What goes wrong is one line to the other side, which says nothing of this one, and one in the log.
+
+    Of what is too large the server application is told, if it is a member's.
+    """
+
+    async def answer(request: Request) -> Response:
+        try:
+            given = await handle(request)
+            if given.status_code in (401, 403):
+                log.note("refused", request)
+            return given
+        except TooLarge as error:
+            log.note("too large", request)
+            if error.key is not None:
+                turned_away.note(error.key)
+            return PlainTextResponse("too large", 413)
+        except TacitError as error:
+            return JSONResponse({"error": " ".join(str(error).split())}, 400)
+        except (KeyError, ValueError, TypeError, ClientDisconnect):
+            return PlainTextResponse("malformed", 400)
+
+    return answer
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    content = json.loads(await _body(request, _SMALL))
+    if not isinstance(content, dict):
+        raise TypeError("not a table")
+    return content
+
+
+def _refused(why: str = "refused") -> Response:
+    return PlainTextResponse(why, 403)
+
+
+def main() -> None:
+    """`python -m tacit.federation.service.gateway FOLDER LINK_PORT HOST PORT MOST`"""
+    folder, link_port, host, port, most = sys.argv[1:6]
+    link = Link(Path(folder), int(link_port))
+    uvicorn.run(
+        Door(link, int(most)).app(),
+        host=host,
+        port=int(port),
+        ssl_certfile=str(link.folder / "server.pem"),
+        ssl_keyfile=str(link.folder / "server.key"),
+        log_level="warning",
+        server_header=False,
+    )
+
+
+if __name__ == "__main__":
+    main()

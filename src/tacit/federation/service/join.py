@@ -1,0 +1,237 @@
+"""`tacit join` and `tacit leave`: a client's side, for the one who owns the data."""
+# pyright: reportMissingImports=false
+
+import json
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from rich.console import Console
+
+from tacit.data.dataset import hold_out
+from tacit.data.tables import read_csv
+from tacit.errors import TacitError
+from tacit.federation.flower.processes import Node
+from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.local_view import Rows
+from tacit.federation.service.client_dir import Agreement, Home
+from tacit.federation.service.demands import Demands, about_others
+from tacit.federation.service.enrolment import read_invitation
+from tacit.federation.service.gateway import leaving
+from tacit.federation.service.offer import Offer, read_offer
+from tacit.federation.service.supervisor import Station
+from tacit.federation.service.tls import fingerprint, key_fingerprint, make_node_key, sign
+from tacit.privacy.ledger.statement import statement
+from tacit.privacy.levels import Level
+from tacit.rounds.checkpoint import write_atomically
+
+RETRY = 5.0  # seconds before a node that ended is started again
+
+
+def join(
+    server: str,
+    invitation: str,
+    data: Path,
+    name: str,
+    level: str | None,
+    folder: Path,
+    console: Console,
+    ask: Callable[[list[str]], str],
+    demands: Demands = Demands(),
+) -> Node:
+    """Registers with a one-time invitation; a client that has joined before is left as it is."""
+    home = Home(folder)
+    if (folder / "server.json").exists():
+        return returning(folder)
+    token, mark = read_invitation(invitation)
+    ca = _authority(server, mark, folder)
+    offer = read_offer(_post(server, ca, "offer", {"invitation": token}))
+    _menu(offer, folder, console)
+    level = level or ask(list(offer.levels))
+    if level not in offer.levels:
+        raise TacitError(f"level '{level}' is not on the menu {sorted(offer.levels)}")
+    word = demands.made(Agreement.to(offer, name, level))
+    rows = _rows(data, offer)
+    key = make_node_key(folder / "node.key").decode()
+    count = len(rows.x) if offer.rows else 0
+    _post(server, ca, "enrol", {"invitation": token, "name": name, "level": level, "rows": count, "key": key})
+    home.settle(word, rows)
+    write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
+    console.print(f"'{name}' has joined at level '{level}': {offer.levels[level].guarantee}")
+    console.print(f"The fingerprint of your key, by which others know you: {key_fingerprint(key)}", soft_wrap=True)
+    for line in about_others(offer, word):
+        console.print(line)
+    return returning(folder)
+
+
+def returning(folder: Path) -> Node:
+    """The node of a client that has joined."""
+    path = folder / "server.json"
+    if not path.exists():
+        raise TacitError(f"{folder} has not joined a federation: give the server and an invitation")
+    return Node(folder, json.loads(path.read_text())["server"], folder / "ca.crt")
+
+
+def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: False) -> None:
+    """Keeps the node running until told to stop. After a crash the server refuses it for a minute: it tries again."""
+    custody, seen, station = Custody(node.home), -1, Station(node)
+    news = News(Home(node.home))
+    try:
+        station.start()
+        console.print(
+            "Taking part; Ctrl-C to stop. Your data, your personal model and your account are in this folder."
+        )
+        tried = time.monotonic()
+        while not stop():
+            time.sleep(0.5)
+            if not station.whole and time.monotonic() > tried + RETRY:
+                station.start()
+                tried = time.monotonic()
+            if (now := custody.answers()) != seen:
+                seen = now
+                console.print(f"answered {now} times; {_spent(node.home)}")
+            news.tell(console)
+    finally:
+        station.stop()
+
+
+@dataclass
+class News:
+    """What the owner of a folder is told when it changes: who the other members are, and why it refused."""
+
+    home: Home
+    known: dict[str, str] = field(default_factory=dict)
+    refusal: str | None = None
+
+    def tell(self, console: Console) -> None:
+        for name, key in self.home.roster.known().items():
+            if self.known.get(name) != key:
+                self.known[name] = key
+                console.print(f"member '{name}' has the key {key_fingerprint(key)}", soft_wrap=True)
+        if (why := self.home.refusal) != self.refusal:
+            self.refusal = why
+            console.print(f"refused to take part: {why}")
+
+
+def leave(folder: Path) -> None:
+    """Takes the client off the server's list. Its folder, with its ledger, stays."""
+    home, node = Home(folder), returning(folder)
+    name, when = home.agreement.name, time.time()
+    signature = sign(folder / "node.key", leaving(name, when))
+    _post(node.server, node.ca, "leave", {"name": name, "time": when, "signature": signature})
+
+
+def _authority(server: str, mark: str, folder: Path) -> Path:
+    """The server's authority, taken over an open line and compared with the invitation's fingerprint."""
+    with httpx.Client(verify=False, timeout=30, trust_env=False) as line:
+        try:
+            pem = line.get(f"https://{server}/tacit/authority").text.encode()
+        except httpx.HTTPError as error:
+            raise TacitError(f"cannot reach {server}: {error}") from error
+    try:
+        found = fingerprint(pem)
+    except ValueError:
+        found = ""
+    if found != mark:
+        raise TacitError(f"{server} is not the server of this invitation: ask who gave it to you")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    write_atomically(folder / "ca.crt", pem)
+    return folder / "ca.crt"
+
+
+def _post(server: str, ca: Path, what: str, content: dict[str, Any]) -> dict[str, Any]:
+    trust = ssl.create_default_context(cafile=str(ca))
+    with httpx.Client(verify=trust, timeout=120, trust_env=False) as line:
+        try:
+            answer = line.post(f"https://{server}/tacit/{what}", json=content)
+        except httpx.HTTPError as error:
+            raise TacitError(f"cannot reach {server}: {error}") from error
+    if answer.status_code == 200:
+        return answer.json()
+    try:
+        reason = answer.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        reason = answer.text[:200]
+    raise TacitError(f"the server refused: {reason}")
+
+
+def _menu(offer: Offer, folder: Path, console: Console) -> None:
+    """The levels in plain words, and what this client has spent already."""
+    console.print(f"'{offer.config.name}' trains under plan '{offer.plan}': {_plain(offer.plan)}")
+    for name, level in offer.levels.items():
+        console.print(f"  {name}: {level.guarantee}. {_meaning(level)}")
+    if offer.config.privacy.allow_large_delta:
+        console.print("The experiment allows a delta of 1/n and more: somebody's data could be published whole.")
+    if offer.evaluated:
+        console.print(
+            "Now and then you report how good the models are on rows that you hold out: with noise, within the epsilon "
+            "of your level; plainly if you opt out."
+        )
+    console.print(f"Spent so far: {_spent(folder)}")
+
+
+_SHARES = (
+    "your machine adds a share of the noise, and the server sees only the sum of all updates; this protects you as far "
+    "as the other members are real and do not work together with the server"
+)
+PLAIN = {
+    "open": "nothing is protected",
+    "central": "you trust the server with your update; it adds noise before anybody else sees anything",
+    "grouped": "you trust the server with your update; it adds each level's noise before anybody else sees anything",
+    "local": "noise is added on your machine; you need to trust nobody with your update",
+    "record": "noise is added on your machine, to every step; each single row of yours is protected, from everybody",
+    "stepwise": "noise is added on your machine, in every step; you need to trust nobody with your update",
+    "distributed": _SHARES,
+    "distributed-released": f"{_SHARES}; "
+    "epsilon limits what the models tell to those who do not know when you took part, not what they tell to the server",
+}
+
+
+def _plain(plan: str) -> str:
+    rota = "; you are asked a few times at most" if plan.endswith("-rota") else ""
+    return PLAIN[plan.removesuffix("-rota")] + rota
+
+
+def _meaning(level: Level) -> str:
+    if not level.private:
+        return "Whoever sees the models may learn what your data is."
+    if level.epsilon is None:
+        return "There is noise, and no limit on how much is spent in the end."
+    factor = np.exp(min(level.epsilon, 50.0))
+    return (
+        f"Whatever anybody concludes from the models, they would conclude it with at most {factor:,.3g} times the "
+        f"probability without your data, save for a chance of about {level.delta:g}."
+    )
+
+
+def _spent(folder: Path) -> str:
+    if not (folder / "ledger.sqlite").exists():
+        return "nothing"
+    with Custody(folder).ledger() as ledger:
+        return "; ".join(line.words.partition(":")[0] for line in statement(ledger)) or "nothing"
+
+
+def _rows(data: Path, offer: Offer) -> Rows:
+    """The table as rows of the federation's shape, a fifth of them held out.
+
+    Whatever is wrong with it is said now, to its owner: later, a refusal for it would tell the server something.
+    """
+    table, shape = read_csv(data, client=None, label=offer.label), offer.inputs
+    if table.x.shape[1] != int(np.prod(shape)):
+        raise TacitError(f"{data} has {table.x.shape[1]} feature columns, and the federation's rows have {shape}")
+    if len(table.y) and not 0 <= int(table.y.min()) <= int(table.y.max()) < offer.classes:
+        raise TacitError(f"{data} has labels outside 0 to {offer.classes - 1}: number the classes alike everywhere")
+    if not np.isfinite(table.x).all():
+        raise TacitError(f"{data} has NaN or infinity: drop or impute these values")
+    train, test = hold_out(len(table.x), 0.2, 0, 0)
+    if not len(train):
+        raise TacitError(f"{data} has {len(table.x)} rows, none of them to train on: give more")
+    x, y = torch.from_numpy(table.x.astype(np.float32)).reshape(-1, *shape), torch.from_numpy(table.y.astype(np.int64))
+    return Rows(x[train], y[train], x[test], y[test])

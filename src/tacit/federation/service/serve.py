@@ -1,0 +1,197 @@
+"""`tacit serve`: everything that a server needs, from one file. Goes on where it stood if it is started again."""
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tacit.errors import TacitError
+from tacit.experiments.build import build_privacy, load_data
+from tacit.experiments.config import Config
+from tacit.experiments.schema import FederationTable
+from tacit.federation.flower.processes import LOOPBACK, Link
+from tacit.federation.protocol.local_view import Rows
+from tacit.federation.protocol.terms import Terms
+from tacit.federation.service import experiment
+from tacit.federation.service.client_dir import Agreement
+from tacit.federation.service.enrolment import Member, Register
+from tacit.federation.service.local import Local
+from tacit.federation.service.offer import Offer
+from tacit.federation.service.server_dir import Office, Settings
+from tacit.federation.service.supervisor import Site
+from tacit.federation.service.tls import key_fingerprint
+from tacit.privacy.ledger.statement import shown, statement
+from tacit.report.earlier_runs import epochs_in
+
+Say = Callable[[str], None]
+
+
+def serve(config: Config, folder: Path, host: str, port: int, link_port: int, console: Console) -> dict[str, Any]:
+    """Waits for the members, runs the experiment, and tells how it goes; what came of it."""
+    table = _table(config)
+    checked = experiment.experiment_of(experiment.text_of(config))
+    link = Link(folder, link_port)
+    with Site(link, host, port) as site:
+        office = Office(folder / "run")
+        _offer(checked, table, folder)
+        register = Register(folder)
+        if not (office.folder / "terms.json").exists():
+            _gather(register, table.nodes, f"{_address(host)}:{port}", console)
+            members = [member for member in register.members() if not member.left]
+            office.open(_terms(checked, table, members), {m.name: m.node for m in members}, _settings(table))
+        return _watched(site, office, console)
+
+
+def serve_locally(config: Config, clients: int, folder: Path, console: Console) -> dict[str, Any]:
+    """The same on this machine alone, with the experiment's own data divided among `clients` nodes."""
+    data = load_data(config.model_copy(update={"data": config.data.model_copy(update={"clients": clients})}))
+    if data.clients != clients:
+        raise TacitError(f"the data has {data.clients} clients, not {clients}: use --local {data.clients}")
+    choices = build_privacy(config).choose(data, config.seed)
+    plain = config.model_copy(update={"choices": {}})
+    offer = Offer(experiment.text_of(plain), data.input_shape, data.classes, clients)
+    with Local(folder) as fed:
+        seats = []
+        for k, name in enumerate(data.ids):
+            own, test, level = data.rows(k), data.test_rows(k), choices.of(k)
+            rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
+            key = fed.admit(Agreement.to(offer, name, level.name), rows)
+            seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
+            fed.start(name)
+            said = f"node '{name}' joins at level '{level.name}': {level.guarantee}; its key is {key_fingerprint(key)}"
+            console.print(said, soft_wrap=True)
+        terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
+        office = Office(folder / "server" / "run")
+        office.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
+        return _watched(fed.site, office, console, fed.revive)
+
+
+def _watched(site: Site, office: Office, console: Console, also: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Follows a run to its end, with a live table where there is a terminal and a line for each round elsewhere."""
+    told: list[int] = [0]
+    with Live(_picture(office), console=console, refresh_per_second=2, transient=True) as live:
+
+        def watch() -> None:
+            also()
+            rows = office.told()
+            if len(rows) > told[0]:
+                live.update(_picture(office))
+                if not console.is_terminal:
+                    for row in rows[told[0] :]:
+                        console.print(_line(row))
+                told[0] = len(rows)
+
+        site.conduct([office], watch=watch)
+    console.print(_picture(office))
+    assert office.outcome is not None
+    return office.outcome
+
+
+def _line(row: dict[str, Any]) -> str:
+    lost = {**row["refused"], **row["rejected"]}
+    why = "".join(f", {count} {reason}" for reason, count in lost.items())
+    return (
+        f"round {row['round']}/{row['rounds']}: {row['took_part']} of {row['asked']} asked took part, "
+        f"{row['dropped']} dropped out{why}; {row['seconds']:.1f} s{_accuracy(row['figures'])}"
+    )
+
+
+def _accuracy(figures: dict[str, Any] | None) -> str:
+    """An evaluation in words, with the noise that is in it."""
+    if figures is None:
+        return ""
+    who = f"{figures['answered']} of {figures['asked']} members"
+    if figures["shared"] is None:
+        return f"; {who} evaluated, too few for a release"
+    noise = f", noise {figures['std']:.2g}" if figures["std"] else ""
+    return f"; accuracy {figures['shared']:.2f} shared, {figures['personal']:.2f} personal ({who}{noise})"
+
+
+def _picture(office: Office) -> Table:
+    """Rounds, nodes, drop-outs, and what every account has spent."""
+    rows = office.told()
+    table = Table(title="federation", show_header=False, box=None)
+    if not rows:
+        table.add_row("", "waiting for the first round")
+        return table
+    table.add_row("round", f"{rows[-1]['round']} of {rows[-1]['rounds']}")
+    table.add_row("last round", _line(rows[-1]).partition(": ")[2])
+    table.add_row("dropped out so far", str(sum(row["dropped"] for row in rows)))
+    for scope, words in spent(office).items():
+        table.add_row(scope, words)
+    return table
+
+
+def spent(office: Office) -> dict[str, str]:
+    """Epsilon by level; where clients have accounts of their own, the worst of them."""
+    with office.ledger() as ledger:
+        lines = statement(ledger, epochs_in(office.folder))
+    levels = {line.scope: f"epsilon {shown(line.epsilon)}" for line in lines if line.scope.startswith("level:")}
+    own = [line for line in lines if line.scope.startswith("client:")]
+    if own:
+        worst = max(own, key=lambda line: line.epsilon)
+        levels["clients"] = f"epsilon at most {shown(worst.epsilon)} ({worst.scope.partition(':')[2]})"
+    return levels
+
+
+def _gather(register: Register, nodes: int, address: str, console: Console) -> None:
+    missing = nodes - sum(not member.left for member in register.members())
+    if missing > 0:
+        console.print(f"{missing} members are missing. Give each of them one of these commands; each works once:\n")
+        for invitation in register.invite(missing):
+            console.print(f"  tacit join {address} {invitation} --data my.csv --name NAME", soft_wrap=True)
+        console.print("")
+    known: set[str] = set()
+    while True:
+        here = [member for member in register.members() if not member.left]
+        for number, member in enumerate(here, 1):
+            if member.name not in known:
+                said = f"'{member.name}' joined at level '{member.level}' ({number} of {nodes}); its key is "
+                console.print(said + key_fingerprint(member.key), soft_wrap=True)
+                known.add(member.name)
+        if len(here) >= nodes:
+            return
+        time.sleep(0.5)
+
+
+def _offer(config: Config, table: FederationTable, folder: Path) -> None:
+    """What somebody with an invitation is told before joining."""
+    assert table.inputs is not None
+    assert table.classes is not None
+    offer = Offer(experiment.text_of(config), tuple(table.inputs), table.classes, table.nodes, table.label)
+    (folder / "offer.json").write_text(json.dumps(offer.content(), indent=2))
+
+
+def _terms(config: Config, table: FederationTable, members: list[Member]) -> Terms:
+    assert table.inputs is not None
+    assert table.classes is not None
+    seats = tuple(experiment.seat(config, each.name, each.level, each.rows, each.key) for each in members)
+    return Terms(_run_id(), experiment.text_of(config), tuple(table.inputs), table.classes, seats)
+
+
+def _settings(table: FederationTable) -> Settings:
+    return Settings(deadline=table.deadline)
+
+
+def _run_id() -> str:
+    return f"run-{secrets.token_hex(8)}"
+
+
+def _address(host: str) -> str:
+    return LOOPBACK if host in ("0.0.0.0", "::") else host
+
+
+def _table(config: Config) -> FederationTable:
+    table = config.federation
+    if table is None or table.inputs is None or table.classes is None:
+        raise TacitError(
+            "the server sees no data, so the experiment must say what a row is: "
+            "add [federation] inputs = [64], classes = 10, nodes = 5"
+        )
+    return table

@@ -1,0 +1,111 @@
+"""A server's folder of one run: terms, who has which node, checkpoint, ledger, and how it goes."""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.errors import StorageError, TacitError
+from tacit.federation.protocol.collect import Transport
+from tacit.federation.protocol.server import Conductor, Told
+from tacit.federation.protocol.terms import Terms, read_terms
+from tacit.federation.service.experiment import server_side
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.rounds.checkpoint import storage, write_atomically
+
+
+@dataclass(frozen=True)
+class Settings:
+    deadline: float = 60.0
+    fresh: bool = True
+    sums_in_the_open: bool = False
+
+
+@dataclass(frozen=True)
+class Office:
+    folder: Path
+
+    def open(self, terms: Terms, nodes: dict[str, int], settings: Settings) -> None:
+        """Writes what a run needs; a folder that holds another run is refused."""
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        if self._path("terms").exists() and self.terms.digest != terms.digest:
+            raise TacitError(f"{self.folder} holds a run with other terms: choose a new folder")
+        self._write("settings", asdict(settings))
+        self._write("nodes", nodes)
+        write_atomically(self._path("terms"), terms.text().encode())
+
+    @property
+    def terms(self) -> Terms:
+        with storage(self.folder):
+            return read_terms(self._path("terms").read_text())
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        return self._read("nodes")
+
+    @property
+    def outcome(self) -> dict[str, Any] | None:
+        return self._read("outcome") if self._path("outcome").exists() else None
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.folder / "ledger.sqlite")
+
+    def conductor(self, transport: Transport, ledger: Ledger) -> Conductor:
+        settings = Settings(**self._read("settings"))
+        terms = self.terms
+        return Conductor(
+            server_side(terms), terms, ledger, transport, self.folder, watchers=(self.tell,), **asdict(settings)
+        )
+
+    def go(self, transport: Transport) -> None:
+        """The run to its end, from wherever it stands. A run that has ended is left alone."""
+        if self.outcome is not None:
+            return
+        try:
+            self._go(transport)
+        except StorageError:  # another try may find room
+            raise
+        except TacitError as error:
+            self._write("failed", {"error": str(error)})
+            raise
+
+    def failed(self) -> str | None:
+        """Why the run cannot go on; no other try would help."""
+        return self._read("failed")["error"] if self._path("failed").exists() else None
+
+    def try_again(self) -> None:
+        self._path("failed").unlink(missing_ok=True)
+
+    def _go(self, transport: Transport) -> None:
+        with self.ledger() as ledger:
+            conductor = self.conductor(transport, ledger)
+            reason = conductor.go()
+            ended = {"round": conductor.progress.round, "stopped": reason, "rejected": dict(conductor.totals)}
+            self._write("outcome", ended | {"ledger": str(ledger.head())})
+
+    def tell(self, told: Told) -> None:
+        """A line of `progress.jsonl` for each round, for the server's people: sampling is credited against readers of
+        the models who know neither who was asked nor how many."""
+        figures = None if told.figures is None else told.figures._asdict()
+        counts = {"refused": dict(told.refused), "rejected": dict(told.rejected)}
+        line = {**told._asdict(), **counts, "figures": figures, "time": time.time()}
+        with storage(self.folder), open(self.folder / "progress.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def told(self) -> list[dict[str, Any]]:
+        path = self.folder / "progress.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def _read(self, name: str) -> Any:
+        with storage(self.folder):
+            return json.loads(self._path(name).read_text())
+
+    def _write(self, name: str, content: Any) -> None:
+        write_atomically(self._path(name), (json.dumps(content, indent=2) + "\n").encode())

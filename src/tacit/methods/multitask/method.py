@@ -1,0 +1,134 @@
+"""Multitask learning with a learned covariance of tasks (Hu et al. 2020, after MOCHA): a linear model for each device.
+
+The server needs every device's own message, so it gathers them: allowed where the noise is added on the device.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.errors import TacitError
+from tacit.methods.multitask.covariance import Kind, identity, learned, mean_regularised, safe_correction
+from tacit.methods.multitask.linear_task import Columns, with_intercept
+from tacit.methods.multitask.local_dual import LocalProblem
+from tacit.methods.multitask.options import check_options, given_covariance
+
+
+@dataclass(frozen=True)
+class Multitask(Method):
+    """min over W and Omega of sum_t sum_i loss(w_t x_ti, y_ti) + lambda tr(W Omega^-1 W'), tr Omega = 1 (1).
+
+    A round is one pass of Algorithm 1's inner loop: each device improves its block of the dual and sends
+    u_t = xi X_t dalpha_t; w_t = 1/(2 lambda) sum_s Omega_ts v_s, where v_s is the sum of what s has sent (6). After
+    every `inner` rounds Omega is set by (3). Several classes are learned one against the rest, under one Omega.
+
+    `solver` "gradient" follows private gradients of the primal instead, in the metric of Omega: its messages have the
+    same meaning, and suit the record plan. `finish` lets a device solve its own block once more before it predicts,
+    with what it knows of itself in place of what it has sent; nothing of that leaves.
+    """
+
+    gather: ClassVar[bool] = True
+
+    loss: str = "hinge"
+    strength: float = 0.1  # lambda
+    covariance: Kind | tuple[tuple[float, ...], ...] = "learned"
+    ridge: float = 1.0  # of "mean"
+    start: Literal["identity", "mean"] = "identity"  # of "learned"
+    inner: int = 10
+    floor: float = 0.05
+    xi: float = 1.0
+    beta: float | None = None  # None: the least that is safe for this Omega; the paper's is xi m, never less
+    solver: Literal["sdca", "gradient"] = "sdca"
+    lr: float = 1.0
+    momentum: float = 0.0  # of the server, with gradients
+    finish: bool = False
+    intercept: float = 1.0  # the constant feature; a small one spends little of a clipped message on the intercept
+    sizes: tuple[int, ...] = ()  # rows of each device: known when a run is put together
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def sized(self, sizes: Sequence[int]) -> "Multitask":
+        given_covariance(self.covariance, len(sizes))
+        return replace(self, sizes=tuple(int(n) for n in sizes))
+
+    def init(self, params: Tree) -> Server:
+        if not self.sizes:
+            raise TacitError("Multitask does not know its devices: use it as the outermost method, in a run")
+        columns, tasks = Columns.of(params, self.intercept), len(self.sizes)
+        sums = columns.zeros.new_zeros(tasks, *columns.zeros.shape)
+        omega = self._first(tasks, sums.dtype)
+        speed = {"speed": sums} if self.momentum else {}
+        return Server(self._view(columns, sums, omega, 1.0), {"rounds": torch.zeros((), dtype=torch.int64), **speed})
+
+    def join(self, view: Shared, start: Tree) -> Tree:
+        sums = view.extra["sums"]
+        return {"alpha": sums.new_zeros(max(self.sizes), sums.shape[1])}
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        problem = self._problem(view, site.client)
+        if self.solver == "gradient":
+            return Reply(Shared({}, {"sums": problem.descend(site, self.lr * self.xi)}), state)
+        alpha, u = problem.ascend(state["alpha"], site)  # steps 4 and 5
+        u = self.xi * u
+        still = {"sums": torch.zeros_like(u)}
+        kept = site.guard(still, still, {"sums": u})["sums"]
+        share = torch.where(u.norm() > 0, self.xi * kept.norm() / u.norm(), self.xi)
+        fine = u.isfinite().all() & alpha.isfinite().all()
+        moved = torch.where(fine, state["alpha"] + share * (alpha - state["alpha"]), state["alpha"])
+        return Reply(Shared({}, {"sums": kept}), {"alpha": moved})
+
+    def server(self, server: Server, mean: Shared, rate: float) -> Server:
+        """`mean` has a row for each device, zero where nothing came."""
+        rounds = server.memory["rounds"] + 1
+        step, memory = mean.extra["sums"], {"rounds": rounds}
+        if self.momentum:
+            step = memory["speed"] = self.momentum * server.memory["speed"] + step
+        sums = server.view.extra["sums"] + step
+        omega = server.view.extra["covariance"]
+        if self.covariance == "learned" and int(rounds) % self.inner == 0:
+            omega = learned(self.weights(sums, omega).flatten(1), self.floor)
+        return Server(self._view(Columns.of(server.view.model, self.intercept), sums, omega, rate), memory)
+
+    def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
+        """The device's own model. One that the server has heard nothing of takes the mean of all the others."""
+        problem = self._problem(view, site.client, alone=True)
+        model = problem.w
+        if self.finish and self.solver == "sdca":
+            model = problem.finished(state["alpha"], site)
+        known = (view.extra["sums"][site.client] != 0).any()
+        return {"own": torch.where(known, model, Columns.of(view.model, self.intercept).block(view.model))}
+
+    def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
+        return Columns.of(view.model, self.intercept).outputs(with_intercept(x, self.intercept) @ state["own"].T)
+
+    def weights(self, sums: Tensor, omega: Tensor) -> Tensor:
+        """w = 1/(2 lambda) (Omega kron I) v (6), one row a device."""
+        return torch.tensordot(omega, sums, 1) / (2 * self.strength)
+
+    def _problem(self, view: Shared, client: Tensor, alone: bool = False) -> LocalProblem:
+        sums, omega = view.extra["sums"], view.extra["covariance"]
+        row = omega[client]
+        w = torch.tensordot(row, sums, 1) / (2 * self.strength)
+        beta = 1.0 if alone else view.extra["beta"]
+        q = beta * row[client] / (2 * self.strength)
+        return LocalProblem(self.loss, w, q, sums[client], torch.tensor(self.sizes)[client], self.intercept)
+
+    def _view(self, columns: Columns, sums: Tensor, omega: Tensor, rate: float) -> Shared:
+        """What is broadcast; as a shared model, the mean of the devices that were heard of."""
+        heard = (sums != 0).flatten(1).any(1).to(sums.dtype)
+        average = torch.tensordot(heard, self.weights(sums, omega), 1) / heard.sum().clamp(min=1)
+        beta = self.xi * safe_correction(omega, rate) if self.beta is None else self.beta
+        return Shared(columns.leaves(average), {"sums": sums, "covariance": omega, "beta": sums.new_tensor(beta)})
+
+    def _first(self, tasks: int, dtype: torch.dtype) -> Tensor:
+        if not isinstance(self.covariance, str):
+            return given_covariance(self.covariance, tasks).to(dtype)
+        kind = self.start if self.covariance == "learned" else self.covariance
+        if kind == "mean":
+            return mean_regularised(tasks, self.ridge, dtype)
+        return identity(tasks, dtype)

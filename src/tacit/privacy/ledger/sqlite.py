@@ -1,0 +1,212 @@
+"""The file of a ledger: an SQLite database whose tables can only grow, flushed to disk at every commit.
+
+Its rows are chained by hash (`chain.py`). A ledger of an earlier version is read as it is; the first time it is opened
+to be written to it gets the tables it lacks and a chain, in one transaction, and loses nothing.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tacit.errors import StorageError, TacitError
+from tacit.privacy.ledger import chain
+
+MARK: Final = 0x54414349  # "TACI", in the header of the file
+VERSION: Final = 3
+_EARLIER: Final = (1, 2)  # without a chain; 2: somebody changed its level
+_PATIENCE: Final = 30.0  # seconds to wait for another process
+
+_SCOPE: Final = "scope TEXT NOT NULL, unit TEXT NOT NULL, relation TEXT NOT NULL"
+_SAME_TERMS: Final = "FOREIGN KEY (scope, unit, relation) REFERENCES scopes (scope, unit, relation)"
+_TABLES: Final = {
+    "scopes": f"{_SCOPE}, PRIMARY KEY (scope), UNIQUE (scope, unit, relation)",
+    "budgets": f"{_SCOPE}, epsilon REAL, delta REAL NOT NULL, accountant TEXT NOT NULL, note TEXT NOT NULL, "
+    f"PRIMARY KEY (scope), {_SAME_TERMS}",
+    # A batch is the fingerprint of all that one call charged: the same call again finds its rows here already,
+    # a different one adds its own.
+    "charges": f"round INTEGER NOT NULL, batch TEXT NOT NULL, {_SCOPE}, event TEXT NOT NULL, "
+    f"count INTEGER NOT NULL CHECK (count > 0), time REAL NOT NULL, "
+    f"PRIMARY KEY (round, batch, scope, event), {_SAME_TERMS}",
+    # Who was at which level when: of those who ever changed.
+    "stays": "serial INTEGER PRIMARY KEY, round INTEGER NOT NULL, client TEXT NOT NULL, level TEXT NOT NULL, "
+    "asked INTEGER NOT NULL, epsilon REAL, delta REAL, time REAL NOT NULL",
+    # Whose rounds these are.
+    "run": "only INTEGER PRIMARY KEY, mark TEXT NOT NULL",
+    # A member's: the turns of each run that it answered, written with what they cost.
+    "answers": "run TEXT NOT NULL, turn INTEGER NOT NULL, time REAL NOT NULL, PRIMARY KEY (run, turn)",
+    # Heads of others' ledgers, as they told them; `seen`: what they had seen of this one; `proof`: their seal on it.
+    "heads": "serial INTEGER PRIMARY KEY, owner TEXT NOT NULL, run TEXT NOT NULL, turn INTEGER NOT NULL, "
+    "head TEXT NOT NULL, seen TEXT NOT NULL, proof TEXT NOT NULL, time REAL NOT NULL",
+    "identity": "only INTEGER PRIMARY KEY, id TEXT NOT NULL, format INTEGER NOT NULL, older INTEGER NOT NULL",
+    "chain": "serial INTEGER PRIMARY KEY, source TEXT NOT NULL, last INTEGER NOT NULL, hash TEXT NOT NULL",
+}
+_KEYS: Final = {
+    "scopes": ("scope",),
+    "budgets": ("scope",),
+    "charges": ("round", "batch", "scope", "event"),
+    "stays": ("serial",),
+    "run": ("only",),
+    "answers": ("run", "turn"),
+    "heads": ("serial",),
+    "identity": ("only",),
+    "chain": ("serial",),
+}
+_INDEXES: Final = {
+    "charges_by_scope": "charges (scope, event, count)",
+    "chain_by_source": "chain (source, last)",
+    "heads_by_owner": "heads (owner, run)",
+}
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Opens or makes a ledger file; anything else that lies there is refused and left as it is."""
+    with trouble(path):
+        db = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        return _or_close(db, path, create=True)
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Opens an existing ledger file to look only, also in a folder that cannot be written."""
+    if not path.is_file():
+        raise StorageError(f"no ledger at {path}: give the ledger file of a run")
+    uri, log = path.absolute().as_uri(), path.with_name(path.name + "-wal")
+
+    def look(how: str) -> sqlite3.Connection:
+        return _or_close(
+            sqlite3.connect(f"{uri}?{how}", uri=True, timeout=_PATIENCE, check_same_thread=False), str(path)
+        )
+
+    with trouble(str(path)):
+        try:
+            return look("mode=rw")  # SQLite shares a log with the writer, and tidies it up where it may write
+        except sqlite3.OperationalError:
+            if log.exists():
+                raise
+        return look("immutable=1")  # nobody is writing: there is no log
+
+
+@contextmanager
+def trouble(path: str) -> Iterator[None]:
+    """Turns what SQLite says into what to do about it."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise _remedy(path, error) from error
+
+
+def _remedy(path: str, error: Exception) -> TacitError:
+    name = getattr(error, "sqlite_errorname", "")
+    if name == "SQLITE_NOTADB":
+        return TacitError(f"{path} is not a ledger: give another path, or move the file away")
+    for start, what in (
+        ("SQLITE_FULL", "the disk is full: free some space and resume; nothing of this round was charged or released"),
+        ("SQLITE_READONLY", "it cannot be written: make the file and its folder writable"),
+        ("SQLITE_CANTOPEN", "it cannot be opened: check that the folder exists and may be written"),
+        ("SQLITE_CORRUPT", "the file is damaged: restore a copy; a run must not go on without its record"),
+        ("SQLITE_BUSY", "another process holds it: stop that one first"),
+    ):
+        if name.startswith(start):
+            return StorageError(f"ledger {path}: {what}")
+    return StorageError(f"ledger {path}: {error}; check the disk, then resume")
+
+
+def _or_close(db: sqlite3.Connection, path: str, create: bool = False) -> sqlite3.Connection:
+    try:
+        for pragma in ("foreign_keys = ON", "synchronous = FULL", "fullfsync = ON"):
+            db.execute(f"PRAGMA {pragma}")
+        if create and _empty(db):
+            _create(db)
+        _verify(db, path)
+        if create:
+            _create(db)
+        db.execute("PRAGMA journal_mode = WAL" if create else "PRAGMA query_only = ON")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _create(db: sqlite3.Connection) -> None:
+    """Makes the tables in an empty file, or those that an earlier version did not have, and begins the chain.
+
+    In one transaction: a ledger is there whole or not at all, and one of an earlier version is left as it was.
+    """
+    if not _unfinished(db):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if _unfinished(db):  # nobody else was faster
+            _complete(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _complete(db: sqlite3.Connection) -> None:
+    known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    for table, columns in _TABLES.items():
+        if table not in known:
+            _make(db, table, columns)
+    for name, columns in _INDEXES.items():
+        if name not in known:
+            db.execute(f"CREATE INDEX {name} ON {columns}")
+    chain.begin(db)
+    db.execute(f"PRAGMA application_id = {MARK}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def guards_missing(db: sqlite3.Connection) -> list[str]:
+    """Triggers that keep rows from being changed, and are not there as they were made."""
+    known = {name for (name,) in db.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'")}
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if name in _TABLES]
+    return [sql.split()[2] for table in tables for sql in _triggers(table) if sql not in known]
+
+
+def _make(db: sqlite3.Connection, table: str, columns: str) -> None:
+    db.execute(f"CREATE TABLE {table} ({columns})")
+    for trigger in _triggers(table):
+        db.execute(trigger)
+
+
+def _triggers(table: str) -> Iterator[str]:
+    for action in ("UPDATE", "DELETE"):
+        yield (
+            f"CREATE TRIGGER {table}_no_{action.lower()} BEFORE {action} ON {table} "
+            f"BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END"
+        )
+    # A second insert of a row is ignored here and not left to INSERT OR REPLACE, which deletes without asking triggers.
+    same = " AND ".join(f"{key} = NEW.{key}" for key in _KEYS[table])
+    yield (
+        f"CREATE TRIGGER {table}_once BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {same}) "
+        f"BEGIN SELECT RAISE(IGNORE); END"
+    )
+
+
+def _unfinished(db: sqlite3.Connection) -> bool:
+    """Whether it is empty, or a ledger of an earlier version."""
+    ours = _value(db, "PRAGMA application_id") == MARK
+    return _empty(db) or (ours and _value(db, "PRAGMA user_version") in _EARLIER)
+
+
+def _empty(db: sqlite3.Connection) -> bool:
+    return _value(db, "PRAGMA application_id") == 0 and _value(db, "SELECT COUNT(*) FROM sqlite_master") == 0
+
+
+def _verify(db: sqlite3.Connection, path: str) -> None:
+    if _value(db, "PRAGMA application_id") != MARK:
+        raise TacitError(f"{path} is a database, but not a ledger: give another path, or move the file away")
+    version = _value(db, "PRAGMA user_version")
+    if version not in (VERSION, *_EARLIER):
+        raise TacitError(f"ledger {path} has format {version}, this Tacit reads {VERSION}: use the Tacit that made it")
+    if (state := _value(db, "PRAGMA quick_check(1)")) != "ok":
+        raise StorageError(
+            f"ledger {path} is damaged ({state}): restore a copy; a run must not go on without its record"
+        )
+
+
+def _value(db: sqlite3.Connection, sql: str) -> object:
+    return db.execute(sql).fetchone()[0]

@@ -1,0 +1,185 @@
+"""Sources of noise: seeded for simulation, the operating system's generator for deployment.
+
+*Fast* noise is Gaussian and added to floats: not exactly the Gaussian of the theory (Mironov 2012), see
+docs/pitfalls.md. *Exact* noise is discrete Gaussian and added to integers (`lattice`, `discrete_gaussian`): what
+a federation's plans use, and a simulation's if it is asked for.
+"""
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import rng, tree
+from tacit.core.contract import Tree
+from tacit.estimation.domain import secure_open_uniform
+from tacit.privacy.mechanisms.discrete_gaussian import Words, keyed_words, sample, secure_words
+from tacit.privacy.mechanisms.integers import keyed_round, keyed_skellam, rounded, secure_skellam, secure_uniform
+from tacit.privacy.mechanisms.lattice import NO_NOISE, log_stds, place, step
+
+NoiseKind = Literal["fast", "exact"]
+
+
+class Noise(Protocol):
+    """A source of independent numbers: no two calls share one."""
+
+    def normal(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Standard normals."""
+        ...
+
+    def discrete(self, size: int, multiplier: Tensor) -> Tensor:
+        """Integers: discrete Gaussian numbers of `lattice(multiplier).log_std`, exactly; zeros for no noise."""
+        ...
+
+    def skellam(self, size: int, variance: float) -> Tensor:
+        """Integers: the difference of two Poisson numbers of mean variance / 2."""
+        ...
+
+    def round(self, values: Tensor, limit: float) -> Tensor:
+        """Each value up or down to a whole number at random, until the squared norm is at most `limit`."""
+        ...
+
+
+def add(values: Mapping[str, Tensor], std: float | Tensor, noise: Noise) -> Tree:
+    """`values` plus independent N(0, std^2) in every coordinate, 0-d leaves included."""
+    if not values:
+        return {}
+    first = next(iter(values.values()))
+    drawn = tree.unflatten(noise.normal(tree.size(values), first.dtype), values)
+    return tree.axpy(std, drawn, values)
+
+
+def add_exactly(clipped: Mapping[str, Tensor], bound: float | Tensor, multiplier: Tensor, noise: Noise) -> Tree:
+    """A clipped tree with noise of `multiplier` bounds: integers with discrete Gaussian noise, then in its own units.
+
+    Two trees are at most 2 `lattice.limit` apart in integers, whatever they are; the rest is post-processing.
+    """
+    noisy = tree.unflatten(noisy_integers(clipped, bound, multiplier, noise), clipped)
+    size = step(bound, multiplier)
+    return tree.each(lambda leaf, like: (leaf.double() * size).to(like.dtype), noisy, clipped)
+
+
+def noisy_integers(clipped: Mapping[str, Tensor], bound: float | Tensor, multiplier: Tensor, noise: Noise) -> Tensor:
+    """A clipped tree as one vector on its lattice, with its noise. After `place` there are integers alone."""
+    if not clipped:
+        return torch.zeros(0, dtype=torch.int64)
+    return place(tree.flatten(clipped), bound, multiplier) + noise.discrete(tree.size(clipped), multiplier)
+
+
+class Seeded:
+    """Reproducible noise of one key (a [2] tensor, so that clients under `vmap` have one each)."""
+
+    def __init__(self, key: Tensor) -> None:
+        self._key = key
+        self._calls = count()
+
+    @classmethod
+    def of(cls, seed: int, purpose: str, *parts: int) -> "Seeded":
+        return cls(torch.tensor(rng.key(seed, purpose, *parts)))
+
+    def normal(self, size: int, dtype: torch.dtype) -> Tensor:
+        return _keyed_normal(self._key, next(self._calls), size, dtype)
+
+    def discrete(self, size: int, multiplier: Tensor) -> Tensor:
+        return _keyed_discrete(self._key, next(self._calls), size, log_stds(multiplier))
+
+    def next_call(self) -> tuple[Tensor, int]:
+        """Its key, and the number of a call that is then taken: for `normal_rows`."""
+        return self._key, next(self._calls)
+
+    def skellam(self, size: int, variance: float) -> Tensor:
+        return keyed_skellam(self._key, next(self._calls), size, variance)
+
+    def round(self, values: Tensor, limit: float) -> Tensor:
+        return keyed_round(values, self._key, next(self._calls), limit)
+
+
+class Secure:
+    """Noise from the operating system's cryptographic generator: nobody can draw it again."""
+
+    def normal(self, size: int, dtype: torch.dtype) -> Tensor:
+        from scipy.special import ndtri
+
+        return torch.from_numpy(ndtri(secure_open_uniform(size))).to(dtype)
+
+    def discrete(self, size: int, multiplier: Tensor) -> Tensor:
+        log_std = int(log_stds(multiplier))
+        return torch.from_numpy(_drawn(size, log_std, secure_words))
+
+    def skellam(self, size: int, variance: float) -> Tensor:
+        return secure_skellam(size, variance)
+
+    def round(self, values: Tensor, limit: float) -> Tensor:
+        return torch.from_numpy(rounded(values.double().numpy(), secure_uniform, limit))
+
+
+def _fill(row: np.ndarray[Any, Any], words: list[int], call: int) -> None:
+    rng.stream((words[0], words[1]), call).standard_normal(out=row, dtype=row.dtype)
+
+
+@torch.library.custom_op("tacit::keyed_normal", mutates_args=())
+def _keyed_normal(key: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
+    """Drawn on the CPU, whatever the device of the key: the same numbers everywhere."""
+    out = torch.empty(size, dtype=dtype, device="cpu")
+    _fill(out.numpy(), key.tolist(), call)
+    return out.to(key.device)
+
+
+def _keyed_normal_vmap(
+    _info: Any, in_dims: tuple[int | None, ...], key: Tensor, call: int, size: int, dtype: torch.dtype
+) -> tuple[Tensor, int]:
+    """One row a client, each from its own key: the same numbers as one client at a time."""
+    return _keyed_normal_rows(key.movedim(in_dims[0] or 0, 0), call, size, dtype), 0
+
+
+@torch.library.custom_op("tacit::keyed_normal_rows", mutates_args=())
+def _keyed_normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
+    """An operation of its own, so that a recorded program draws anew each time instead of repeating what it saw."""
+    out = torch.empty(keys.shape[0], size, dtype=dtype, device="cpu")
+    for row, words in zip(out.numpy(), keys.tolist(), strict=True):
+        _fill(row, words, call)
+    return out.to(keys.device)
+
+
+_keyed_normal.register_vmap(_keyed_normal_vmap)
+
+
+def _drawn(size: int, log_std: int, words: Words) -> np.ndarray[Any, Any]:
+    return np.zeros(size, np.int64) if log_std == NO_NOISE else sample(size, log_std, words)
+
+
+@torch.library.custom_op("tacit::keyed_discrete", mutates_args=())
+def _keyed_discrete(keys: Tensor, call: int, size: int, log_std: Tensor) -> Tensor:
+    """One row for each key, from that key alone."""
+    rows = np.empty((*keys.shape[:-1], size), np.int64)
+    own = log_std.expand(keys.shape[:-1]).reshape(-1).tolist()
+    for row, words, each in zip(rows.reshape(-1, size), keys.reshape(-1, 2).tolist(), own, strict=True):
+        row[:] = _drawn(size, each, keyed_words(rng.stream((words[0], words[1]), call)))
+    return torch.from_numpy(rows).to(keys.device)
+
+
+def _keyed_discrete_vmap(
+    info: Any, in_dims: tuple[int | None, ...], keys: Tensor, call: int, size: int, log_std: Tensor
+) -> tuple[Tensor, int]:
+    def rows(value: Tensor, dim: int | None) -> Tensor:
+        return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+
+    return _keyed_discrete(rows(keys, in_dims[0]), call, size, rows(log_std, in_dims[3])), 0
+
+
+_keyed_discrete.register_vmap(_keyed_discrete_vmap)
+
+
+def normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
+    """[clients, size]: what `Seeded` of each key draws in that call."""
+    return _keyed_normal_rows(keys, call, size, dtype)
+
+
+def exact_rows(clipped: Tensor, bound: float, multipliers: Tensor, keys: Tensor, call: int) -> Tensor:
+    """[clients, size] with exact noise of each client's own multiplier and key: `add_exactly`, row by row."""
+    integers = place(clipped, torch.full_like(multipliers, bound), multipliers)
+    noisy = integers + _keyed_discrete(keys, call, clipped.shape[1], log_stds(multipliers))
+    return (noisy.double() * step(bound, multipliers).unsqueeze(1)).to(clipped.dtype)

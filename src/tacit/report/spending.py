@@ -1,0 +1,242 @@
+"""What each level of a run has spent: epsilon, replayed from the ledger. Every epsilon of a report comes from here.
+
+Nothing else keeps an epsilon: metrics hold what was measured, facts what was promised. Both are compared with the
+ledger, and where they disagree nothing is shown: a wrong epsilon is worse than none.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tacit.errors import StorageError
+from tacit.privacy.accounting.accountant import Accountant, Relation, answer
+from tacit.privacy.ledger.earlier_events import put_right
+from tacit.privacy.ledger.ledger import Budget, Entry, Ledger
+from tacit.privacy.level_periods import Stays, promise, replayed
+from tacit.report.facts import Facts, Promise
+
+History = frozenset[tuple[Any, int]]
+Spent = dict[str, float]
+"""Epsilon by the accountant that gave it, the plan's own first; RDP always stands beside PLD."""
+_POINTS = 24  # of a line over rounds
+
+
+@dataclass(frozen=True, eq=False)
+class Spending:
+    """The charges of a run, and to whom they count. Levels without an account (opted out) have no entry.
+
+    A client counts at the level it is at now, with all that it was charged, at whichever level; where clients have
+    accounts of their own, a level's figure is that of the client that spent most.
+    """
+
+    facts: Facts
+    budgets: Mapping[str, Budget]
+    stays: Mapping[str, Stays]
+    entries: Sequence[Entry]  # by round
+
+    @classmethod
+    def read(cls, ledger: Ledger, facts: Facts, epochs: int | None = None) -> "Spending":
+        """Refuses a ledger that does not keep what the facts promise. `epochs`: as in `statement`."""
+        entries = tuple(put_right(entry, epochs) for entry in ledger.entries())
+        found = cls(facts, ledger.budgets(), ledger.stays(), entries)
+        found._check_promises()
+        found._check_rounds()
+        return found
+
+    @cached_property
+    def rounds(self) -> int:
+        """Rounds that were charged, up to the last; a round is charged before anything of it is released."""
+        return 1 + max((entry.round for entry in self.entries), default=-1)
+
+    @cached_property
+    def now(self) -> dict[str, Spent]:
+        """By name of the level: all that was charged."""
+        return self.after(self.rounds)
+
+    def after(self, rounds: int) -> dict[str, Spent]:
+        """As `now`, of the first `rounds` rounds."""
+        found = self._histories(rounds)
+        return {
+            promise.level: self._worst(list(undominated(found[promise.level])), promise)
+            for promise in self.facts.promises
+            if promise.level in found and promise.delta is not None
+        }
+
+    @cached_property
+    def over_rounds(self) -> list[tuple[int, dict[str, Spent]]]:
+        """`after` some rounds, the last of them included: as many as a chart needs."""
+        several = min(self.rounds, _POINTS)
+        return [(at, self.after(at)) for at in (round(self.rounds * k / several) for k in range(1, several + 1))]
+
+    def charges(self, rounds: int) -> int:
+        """Rows of the ledger for the first `rounds` rounds."""
+        return sum(entry.round < rounds for entry in self.entries)
+
+    @property
+    def every_round(self) -> bool:
+        """Whether every round has a charge: that of a level. Clients in their own name pay when they take part."""
+        return bool(self._level_scopes) and not self.stays
+
+    @cached_property
+    def _level_scopes(self) -> dict[str, set[int]]:
+        """The rounds in which each level was charged."""
+        found: dict[str, set[int]] = {}
+        for entry in self.entries:
+            if entry.scope.startswith("level:"):
+                found.setdefault(entry.scope, set()).add(entry.round)
+        return found
+
+    # to whom charges count
+
+    def _histories(self, rounds: int) -> dict[str, set[History]]:
+        """By level: the histories of those that are there now. Those that stayed have that of their scope."""
+        spent: dict[str, Counter[Any]] = {}
+        for entry in self.entries:
+            if entry.round < rounds:
+                spent.setdefault(entry.scope, Counter())[entry.event] += entry.count
+        found: dict[str, set[History]] = {level: set() for level in self._held()}
+        for scope, events in spent.items():
+            for level in self._levels_of(scope):
+                if level in found and not self._left(scope, level):
+                    found[level].add(frozenset(events.items()))
+        for client, events in replayed(self._spent, self.stays, rounds).items():
+            if events:
+                found.setdefault(self.stays[client][-1].level, set()).add(frozenset(events.items()))
+        return found
+
+    def _spent(self, scope: str, since: int, until: int | None) -> Counter[Any]:
+        found: Counter[Any] = Counter()
+        for entry in self._by_scope.get(scope, ()):
+            if since <= entry.round < (self.rounds if until is None else until):
+                found[entry.event] += entry.count
+        return found
+
+    @cached_property
+    def _by_scope(self) -> dict[str, list[Entry]]:
+        found: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.scope, []).append(entry)
+        return found
+
+    def _held(self) -> set[str]:
+        """Levels of whose clients some have an account, be it untouched."""
+        return {promise.level for promise in self.facts.promises if promise.standing == "protected" and promise.clients}
+
+    def _left(self, scope: str, level: str) -> bool:
+        """Whether nobody is left to whom the scope's charges count: all who are there, or the client, have moved."""
+        kind, _, name = scope.partition(":")
+        if kind == "client":
+            return name in self.stays
+        moved = sum(stays[-1].level == level for stays in self.stays.values())
+        return bool(moved) and self._promises[level].clients <= moved
+
+    def _levels_of(self, scope: str) -> list[str]:
+        """The level whose epsilon a scope's charges are; of several that promise the same, where it is not said, all.
+
+        None for what is charged to be known beside it.
+        """
+        kind, _, name = scope.partition(":")
+        if kind not in ("level", "client"):
+            return []
+        line = self.budgets.get(scope)
+        told = name if kind == "level" else line and line.level
+        if told:
+            return [told]
+        alike = [p.level for p in self.facts.promises if line and (p.budget, p.delta) == (line.epsilon, line.delta)]
+        if not alike:
+            raise _disagree(f"the ledger has charges of {scope}, and no level that it could be at")
+        return alike
+
+    @cached_property
+    def _promises(self) -> dict[str, Promise]:
+        return {promise.level: promise for promise in self.facts.promises}
+
+    # what must agree
+
+    def _check_promises(self) -> None:
+        charged = {entry.scope for entry in self.entries}
+        for scope in sorted({*self.budgets, *charged}):
+            for level in self._levels_of(scope):
+                found = self._promises.get(level)
+                if found is None:
+                    raise _disagree(f"the ledger has charges of level '{level}', and the facts do not name it")
+                if scope in charged:
+                    self._check_standing(found)
+                line = self.budgets.get(scope)
+                if line is not None and not (scope.startswith("client:") and scope[7:] in self.stays):
+                    self._check_terms(found, line)
+        for stays in self.stays.values():
+            last, found = promise(stays), self._promises.get(promise(stays).level)
+            if found is None or (found.budget, found.delta) != (last.epsilon, last.delta):
+                raise _disagree(f"the ledger has clients that changed to '{last.level}', with another promise")
+
+    def _check_standing(self, found: Promise) -> None:
+        if self.stays:  # levels may have emptied since
+            return
+        if found.standing != "protected" or not found.clients:
+            said = f"{found.clients} clients, {found.standing}"
+            raise _disagree(f"the ledger has charges of level '{found.level}', of which the facts say: {said}")
+
+    def _check_terms(self, found: Promise, line: Budget) -> None:
+        pairs = (
+            ("epsilon", found.budget, line.epsilon),
+            ("delta", found.delta, line.delta),
+            ("unit", self.facts.unit, line.unit),
+            ("accountant", self.facts.accountant, line.accountant),
+            ("relation", found.relation or line.relation, line.relation),
+        )
+        for name, said, kept in pairs:
+            if said != kept:
+                raise _disagree(f"the {name} of level '{found.level}' is {said} in the facts and {kept} in the ledger")
+
+    def _check_rounds(self) -> None:
+        for scope, rounds in self._level_scopes.items():
+            if self.every_round and len(rounds) < self.rounds:
+                missing = min(set(range(self.rounds)) - rounds)
+                raise _disagree(f"the ledger has no charge of {scope} for round {missing + 1}, but for later ones")
+
+    # what it costs
+
+    def _worst(self, histories: list[History], found: Promise) -> Spent:
+        asked: Accountant = self.facts.accountant  # type: ignore[assignment]
+        if not histories:
+            return {asked: 0.0} | {"rdp": 0.0}
+        delta, relation = found.delta or 0.0, self._relation(found)
+        bounds = {history: answer(dict(history), delta, relation, "rdp").epsilon for history in histories}
+        return _tightest(bounds, delta, relation, asked) | {"rdp": max(bounds.values())}
+
+    def _relation(self, found: Promise) -> Relation:
+        return found.relation or self.entries[0].relation  # type: ignore[return-value]
+
+
+def _tightest(bounds: Mapping[History, float], delta: float, relation: Relation, asked: Accountant) -> Spent:
+    """The largest epsilon by the plan's accountant. PLD is at most RDP, so most histories need no second look."""
+    if asked == "rdp":
+        return {}
+    worst, given = 0.0, {"pld"}
+    for history in sorted(bounds, key=lambda each: bounds[each], reverse=True):
+        if bounds[history] <= worst:
+            break
+        found = answer(dict(history), delta, relation, asked)
+        worst = max(worst, found.epsilon)
+        given.add(found.accountant)
+    return {} if "rdp" in given else {"pld": worst}
+
+
+def _disagree(what: str) -> StorageError:
+    return StorageError(f"{what}: restore the run's files from a backup; without them its epsilon cannot be told")
+
+
+def undominated(histories: Iterable[History]) -> Iterable[History]:
+    """Without those that hold the same single event less often: they cannot cost more."""
+    most: dict[Any, int] = {}
+    mixed: set[History] = set()
+    for history in histories:
+        if len(history) == 1:
+            ((event, count),) = history
+            most[event] = max(count, most.get(event, 0))
+        else:
+            mixed.add(history)
+    return [*(frozenset({(event, count)}) for event, count in most.items()), *mixed]

@@ -1,0 +1,228 @@
+"""Everything a run leaves behind for its readers; the same whether it has just ended or lies on disk.
+
+Accuracies come from the metrics, every epsilon from the ledger (`spending.py`). They may be of different rounds, and
+then both are said. Where metrics, facts, outcome and ledger contradict each other, there are no findings but an error.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.errors import StorageError, TacitError
+from tacit.experiments.run_dir import Folder, existing
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.statement import statement
+from tacit.report import wording
+from tacit.report.earlier_runs import epochs_in, recomputed
+from tacit.report.facts import Facts
+from tacit.report.metrics import ALL, CHARGES, Row, frame, label, read
+from tacit.report.spending import Spending, Spent
+from tacit.rounds.checkpoint import storage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ON_REQUEST = "stopped on request"
+INTERRUPTED = "it was interrupted"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """`clients` has the columns client, level, shared, personal. Accuracies are simulation only."""
+
+    title: str
+    facts: Facts
+    metrics: "pd.DataFrame"
+    clients: "pd.DataFrame"
+    statement: Sequence[Any] = ()
+    config: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    done: int = 0
+    stopped: str | None = None
+    spending: Spending | None = None  # None: nothing was charged
+
+    @property
+    def last(self) -> int:
+        """The last round that was evaluated; 0 if none was."""
+        return max(self._table["round"].tolist(), default=0)
+
+    @property
+    def _table(self) -> Any:  # what pandas' own types say of a selection helps nobody
+        return self.metrics
+
+    def value(self, level: str, metric: str, round: int | None = None) -> float | None:
+        """A figure of the last evaluation, or of another round; None where there is none.
+
+        There is none of a shared model if nothing is shared: it would be that of the untrained start.
+        """
+        if not self.facts.shares and metric.startswith(("shared", "common")):
+            return None
+        table = self._table
+        at = self.last if round is None else round
+        found = table[(table["round"] == at) & (table["level"] == level) & (table["metric"] == metric)]["value"]
+        return float(found.iloc[-1]) if len(found) else None
+
+    def series(self, level: str, metric: str) -> tuple[list[int], list[float]]:
+        """Rounds and values of a figure; empty where there is none."""
+        if not self.facts.shares and metric.startswith("shared"):
+            return [], []
+        found = self._table[(self._table["level"] == level) & (self._table["metric"] == metric)]
+        return found["round"].tolist(), found["value"].tolist()
+
+    def accuracies(self, level: str | None = None) -> list[float]:
+        """Of the personal models at the end, one for each client, of one level or of all."""
+        table: Any = self.clients
+        return (table if level is None else table[table["level"] == level])["personal"].astype(float).tolist()
+
+    @property
+    def epsilons(self) -> Mapping[str, Spent]:
+        """By level, then by accountant: all that the ledger has, whichever round was evaluated last."""
+        return {} if self.spending is None else self.spending.now
+
+    def spent_over_rounds(self, level: str) -> dict[str, tuple[list[int], list[float]]]:
+        """By accountant: rounds, and what the level had spent after them, replayed from the ledger."""
+        found: dict[str, tuple[list[int], list[float]]] = {}
+        for round, by_level in [] if self.spending is None else self.spending.over_rounds:
+            for accountant, value in by_level.get(level, {}).items():
+                rounds, values = found.setdefault(accountant, ([], []))
+                rounds.append(round)
+                values.append(value)
+        return found
+
+    @property
+    def timing(self) -> str | None:
+        """Which rounds accuracy and privacy are of, where they are not of the same."""
+        charged = 0 if self.spending is None else self.spending.rounds
+        if not charged or charged == self.last or not self.epsilons:
+            return None
+        measured = f"Accuracy after round {self.last:,}" if self.last else "No accuracy was measured yet"
+        return f"{measured}; privacy spent after round {charged:,}."
+
+    def guarantees(self) -> list[str]:
+        return [*wording.guarantees(self.facts, self.epsilons), *recomputed(self.statement)]
+
+    def lines(self) -> list[str]:
+        """What stands below the tables of a terminal: guarantees, rounds, and whatever a reader must be warned of."""
+        told = [*self.guarantees(), self.timing, self.devices, self.standing, wording.warning(self.epsilons)]
+        return [line for line in told if line]
+
+    @property
+    def standing(self) -> str | None:
+        """Why there are fewer rounds than planned; None for a finished run."""
+        if self.done >= self.facts.rounds and self.stopped is None:
+            return None
+        return f"Ended after {self.done} of {self.facts.rounds} rounds: {self.stopped or INTERRUPTED}."
+
+    @property
+    def devices(self) -> str | None:
+        """What became of the devices that were asked; None where all of them always did all their work."""
+        asked, dropped = (sum(self.series(ALL, name)[1]) for name in ("asked", "dropped"))
+        work = self.series(ALL, "work")[1]
+        if not asked:
+            return None
+        done = f"; the others took {100 * sum(work) / len(work):.1f}% of their local steps" if work else ""
+        return (
+            f"Devices: {dropped:,.0f} of {asked:,.0f} that were asked dropped out ({100 * dropped / asked:.1f}%){done}."
+        )
+
+    def groups(self) -> list[tuple[str, str]]:
+        """(label in the metrics, name) of all clients together and of each level that somebody chose."""
+        held = [promise.level for promise in self.facts.promises if promise.clients]
+        return [*((label(level), level) for level in held), (ALL, ALL)]
+
+
+def open_findings(path: Path | str) -> Findings:
+    """A run from its folder, finished or not."""
+    import pandas as pd
+
+    folder = existing(path)
+    if not folder.facts.is_file():
+        raise TacitError(f"the run {folder.path} ended before its first round: resume it")
+    facts = Facts.from_json(_text(folder.facts))
+    rows = read(folder.metrics) if folder.metrics.is_file() else []
+    spending, lines = _ledger(folder, facts)
+    done, stopped = _progress(folder, facts.rounds, rows, spending)
+    clients = pd.DataFrame(columns=["client", "level", "shared", "personal"])
+    if folder.clients.is_file():
+        kinds = {"client": str, "level": str}
+        clients = pd.read_csv(folder.clients, dtype=kinds, keep_default_na=False)  # type: ignore[arg-type]
+    return Findings(
+        title=folder.path.name,
+        facts=facts,
+        metrics=frame(rows),
+        clients=clients,
+        statement=lines,
+        config=_text(folder.config),
+        environment=_json(folder.environment) if folder.environment.is_file() else {},
+        done=done,
+        stopped=stopped,
+        spending=spending,
+    )
+
+
+def _ledger(folder: Folder, facts: Facts) -> tuple[Spending | None, Sequence[Any]]:
+    """What was spent, and the statement of every account. A run that promised something has a ledger."""
+    if not folder.ledger.is_file():
+        if any(promise.standing == "protected" for promise in facts.promises):
+            raise StorageError(
+                f"{folder.path} promised a guarantee and holds no ledger.sqlite, so what was spent cannot be told: "
+                "restore it from a backup"
+            )
+        return None, ()
+    with Ledger.read(folder.ledger) as ledger:
+        try:
+            epochs = epochs_in(folder.path)
+            return Spending.read(ledger, facts, epochs), statement(ledger, epochs)
+        except StorageError as error:
+            raise StorageError(f"{folder.path}: {error}") from error
+
+
+def _progress(folder: Folder, rounds: int, rows: Sequence[Row], spending: Spending | None) -> tuple[int, str | None]:
+    """Rounds done, and why no more: None for a run that has ended. Refuses files that contradict each other."""
+    measured = max((row.round for row in rows), default=0)
+    charged = 0 if spending is None else spending.rounds
+    outcome = _json(folder.outcome) if folder.outcome.is_file() else None
+    ended, stopped = (0, INTERRUPTED) if outcome is None else (int(outcome["round"]), outcome["stopped"])
+    if spending is not None:
+        _check_charges(folder, rows, spending, max(measured, ended))
+    if outcome is not None and stopped != ON_REQUEST:
+        if stopped is None and ended != rounds:
+            raise _contradiction(folder, f"outcome.json says that it ended with round {ended} of {rounds}")
+        if measured != ended:
+            raise _contradiction(folder, f"outcome.json says {ended} rounds, and metrics.csv ends at round {measured}")
+        if spending is not None and (charged > ended or (spending.every_round and charged < ended)):
+            raise _contradiction(folder, f"outcome.json says {ended} rounds, and the ledger has {charged}")
+    elif max(measured, charged) > ended:
+        stopped = INTERRUPTED
+    return max(ended, measured, charged), stopped
+
+
+def _check_charges(folder: Folder, rows: Sequence[Row], spending: Spending, done: int) -> None:
+    """Every round that was done has its charges, as many as there were when it was evaluated."""
+    if spending.every_round and spending.rounds < done:
+        raise _contradiction(folder, f"{done} rounds were done, and the ledger has charges of {spending.rounds}")
+    for row in rows:
+        if row.metric == CHARGES and row.value != (found := spending.charges(row.round)):
+            raise _contradiction(
+                folder, f"after round {row.round} the ledger had {row.value:.0f} charges, and now it has {found}"
+            )
+
+
+def _contradiction(folder: Folder, what: str) -> StorageError:
+    return StorageError(
+        f"{folder.path}: {what}: restore the run's files from a backup; `tacit ledger` tells what its ledger has"
+    )
+
+
+def _text(path: Path) -> str:
+    with storage(path):
+        return path.read_text(encoding="utf-8")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(_text(path))
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged ({error}): restore it from a backup") from error

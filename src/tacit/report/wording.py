@@ -1,0 +1,203 @@
+"""Guarantees as sentences. Every epsilon comes with its unit, neighbours, delta and accountant."""
+
+import math
+from collections.abc import Mapping
+
+from tacit.privacy.ledger.statement import SIMULATION
+from tacit.report.facts import Facts, Promise
+
+Spent = Mapping[str, float]
+
+PERSONAL = (
+    "Personal models stay on their clients: the guarantees cover what is released, not a personal model given away."
+)
+
+_TRUSTED = "against whoever sees the released models, but not who took part in which round; the server is trusted"
+_TRUSTED_ROTA = "against whoever sees the released models and knows who took part in which round; the server is trusted"
+_AGAINST = {
+    "central": _TRUSTED,
+    "grouped": _TRUSTED,
+    "central-rota": _TRUSTED_ROTA,
+    "grouped-rota": _TRUSTED_ROTA,
+    "local": "against everybody, the server included",
+    "record": "against everybody, the server included",
+    "stepwise": "against everybody, the server included",
+    "stepwise-sum": "against a server that sees sums alone, as long as no client drops out",
+    "distributed": "against everybody, the server included, as long as it sees only the sum of the clients' messages",
+    "distributed-released": "against whoever sees the released models, but not who took part in which round",
+}
+_UNIT = {"client": "client-level", "record": "record-level"}
+_NEIGHBOURS = {
+    "add/remove": "add/remove one {unit}",
+    "replace-one": "replace one {unit}",
+    "replace": "replace a client's data",
+    "zero-out": "a client's contribution or zero",
+}
+
+
+def number(value: float) -> str:
+    """An epsilon, rounded up to two decimals: a report never states less than was spent."""
+    if not math.isfinite(value):
+        return "infinite"
+    if value >= 1000:
+        return f"{math.ceil(value):,}"
+    return f"{math.ceil(value * 100 - 1e-9) / 100:.2f}"
+
+
+def neighbours(promise: Promise, unit: str) -> str:
+    return _NEIGHBOURS.get(promise.relation or "", promise.relation or "").format(unit=unit)
+
+
+def guarantee(promise: Promise, facts: Facts) -> str:
+    """What kind of guarantee the level has, short enough for a cell of a table."""
+    if promise.standing != "protected":
+        return _without(promise)
+    return f"{_UNIT[facts.unit]}, {promise.relation}"
+
+
+def spent(promise: Promise, epsilon: Spent | None) -> str:
+    """Epsilon so far, of what budget, at which delta, by which accountant. The unit stands beside it: `guarantee`."""
+    if promise.standing in ("nothing leaves", "never asked") and not _spent_before(promise, epsilon):
+        return "0.00"
+    if promise.standing not in ("protected", "never asked"):
+        return "no guarantee"
+    if not epsilon:
+        return "nothing yet"
+    budget = f" of {promise.budget:g}" if promise.budget is not None else ""
+    value, by = _parts(epsilon)
+    return f"{value}{budget} at delta {promise.delta:g} ({by})"
+
+
+def _spent_before(promise: Promise, epsilon: Spent | None) -> bool:
+    """Whether clients that are not asked at this level have paid at another."""
+    return promise.standing == "never asked" and bool(epsilon) and max((epsilon or {}).values()) > 0
+
+
+def headline(promise: Promise, epsilon: Spent | None) -> str:
+    """The shortest true thing to say about a level."""
+    if promise.standing == "protected":
+        return f"epsilon {number(next(iter(epsilon.values())))}" if epsilon else "nothing spent yet"
+    return {"nothing leaves": "nothing leaves", "never asked": "never asked"}.get(promise.standing, "no guarantee")
+
+
+def terms(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
+    """What must stand beside a bare epsilon; nothing where there is none."""
+    if promise.standing != "protected" or not epsilon:
+        return ""
+    by = next(iter(epsilon)).upper()
+    return f"{_UNIT[facts.unit]}, {promise.relation}, delta {promise.delta:g}, {by}; "
+
+
+def _parts(epsilon: Spent) -> tuple[str, str]:
+    """The value, and by which accountant, with the other one's beside it."""
+    (first, value), *others = epsilon.items()
+    return number(value), "; ".join([first.upper(), *(f"{name.upper()} {number(other)}" for name, other in others)])
+
+
+def _figures(epsilon: Spent) -> str:
+    value, by = _parts(epsilon)
+    return f"{value} ({by})"
+
+
+def _without(promise: Promise) -> str:
+    return {
+        "opted out": "no guarantee: opted out",
+        "no noise": "no guarantee: the plan is open",
+        "never asked": "never asked: nothing released",
+        "nothing leaves": "nothing leaves the client",
+    }[promise.standing]
+
+
+def sentence(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
+    """What a client of this level is guaranteed, in words."""
+    who = f"{promise.level}: "
+    if promise.standing == "opted out":
+        return who + "no guarantee: these clients opted out."
+    if promise.standing == "no noise":
+        return who + "no guarantee: the plan is open, so no noise was added."
+    if promise.standing == "never asked":
+        never = "clients of this level are not asked" if promise.once_open else "these clients were never asked"
+        return f"{who}{never}, so nothing of theirs {'is' if promise.once_open else 'was'} released.{_past(promise)}"
+    if promise.standing == "nothing leaves":
+        return who + "nothing leaves these clients, so there is nothing to protect."
+    unit = f"{_UNIT[facts.unit]} differential privacy ({neighbours(promise, facts.unit)})"
+    budget = f", of a budget of {promise.budget:g}" if promise.budget is not None else ", no budget was set"
+    so_far = f"epsilon {_figures(epsilon)} at delta {promise.delta:g}{budget}" if epsilon else "nothing spent yet"
+    differ = facts.plan not in ("central", "grouped", "distributed-released") or facts.changed
+    worst = " The figure is that of the client that spent most." if differ else ""
+    return f"{who}{unit}, {so_far}; {_AGAINST.get(facts.plan, '')}.{worst}{_past(promise)}"
+
+
+def _past(promise: Promise) -> str:
+    """What a change of level leaves behind: it protects later rounds only, and refunds nothing."""
+    said = ""
+    if promise.once_open:
+        said += (
+            f" Of these clients {promise.once_open:,} had opted out for some rounds: there is no guarantee for what "
+            "was contributed then, only for the other rounds."
+        )
+    if promise.dismissed:
+        said += (
+            f" Of these clients {promise.dismissed:,} changed level and will not be asked: one more round would take "
+            "what was spent at all levels past this budget."
+        )
+    return said
+
+
+def whole(facts: Facts, epsilons: Mapping[str, Spent]) -> str:
+    """What holds for every client of the federation: no more than the least protected has."""
+    who = "The federation as a whole: "
+    if facts.unit == "none" and all(promise.standing == "nothing leaves" for promise in facts.promises):
+        return who + "nothing is uploaded, so nothing is spent."
+    bare = [promise for promise in facts.promises if promise.clients and promise.standing in ("opted out", "no noise")]
+    once = sum(promise.once_open for promise in facts.promises if promise not in bare)
+    if bare or once:
+        why = "have none" if bare and bare[0].standing == "no noise" else "opted out"
+        why += ", some of them for a time" if once else ""
+        several = sum(promise.clients for promise in bare) + once
+        return f"{who}no guarantee, because {several:,} of {facts.clients:,} clients {why}."
+    held = [promise for promise in facts.promises if promise.clients and promise.standing == "protected"]
+    known = [(promise, epsilons[promise.level]) for promise in held if epsilons.get(promise.level)]
+    if not known:
+        return who + "nothing spent yet."
+    promise, epsilon = max(known, key=lambda pair: next(iter(pair[1].values())))
+    delta = max(each.delta or 0.0 for each, _ in known)
+    kind = f"{_UNIT[facts.unit]}, {neighbours(promise, facts.unit)}"
+    return f"{who}{kind}, epsilon {_figures(epsilon)} at delta {delta:g}, that of level '{promise.level}'."
+
+
+def guarantees(facts: Facts, epsilons: Mapping[str, Spent]) -> list[str]:
+    """One sentence for each level that somebody chose, one for the federation, and what they rest on."""
+    held = [promise for promise in facts.promises if promise.clients]
+    lines = [sentence(promise, facts, epsilons.get(promise.level)) for promise in held]
+    marks = [simulation(facts)] if simulation(facts) else []
+    return [*lines, whole(facts, epsilons), *map(as_sentence, marks), *_changes(facts), *map(as_sentence, facts.notes)]
+
+
+def simulation(facts: Facts) -> str:
+    """What stands beside every guarantee of a run on one machine; nothing where none is given."""
+    return SIMULATION if any(promise.standing == "protected" for promise in facts.promises) else ""
+
+
+def _changes(facts: Facts) -> list[str]:
+    if not facts.changed or facts.unit == "none":
+        return []
+    return [
+        f"Changes of level between rounds: {facts.changed:,} clients, counted where they are now. Each keeps the "
+        "account of all rounds it was charged for, at whichever level; changes are taken to be made without looking at "
+        "private data or at released models."
+    ]
+
+
+def as_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def warning(epsilons: Mapping[str, Spent]) -> str | None:
+    """A large epsilon is hardly a guarantee, and the reader should know."""
+    large = [level for level, spent in epsilons.items() if spent and next(iter(spent.values())) > 10]
+    if not large:
+        return None
+    return (
+        f"An epsilon above 10 ({', '.join(large)}) promises little: plan for less, with more clients or fewer rounds."
+    )

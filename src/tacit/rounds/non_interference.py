@@ -1,0 +1,106 @@
+"""Does an upload depend on data other than through private gradients? Found out by running the method.
+
+Two rounds of one client on several data sets, with the same randomness and with private gradients replaced by gradients
+on rows that are the same for all: if any bit of an upload differs, exact gradients reach the upload, through the state
+or directly, or they reach the parameters or the loss of which a private gradient was asked. (Clipping bounds what one
+record does to its own term of the sum; it bounds nothing if the record also changes the loss of all the others.) The
+data sets differ in size by orders of magnitude, so that what hides behind a comparison shows, and in how many rows a
+step has and which. Between the rounds the client trains alone, if the method lets it: nobody pays for what it asks.
+
+The same question for plans that add their noise in the guard: is every number of an upload made of guarded steps?
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tacit.core import rng, tree
+from tacit.core.contract import Batch, Method, Shared, Site, Task, Tree
+from tacit.data.dataset import Federation
+from tacit.errors import TacitError
+from tacit.privacy.mechanisms.clipping import clip
+from tacit.privacy.mechanisms.gradient import Exact
+
+_STEPS, _ROWS = 3, 4
+_DATA = ((1.0, _ROWS), (0.01, _ROWS), (10.0, _ROWS), (1000.0, _ROWS), (1.0, 1))  # scale, and how many rows are real
+
+
+Door = Literal["private_grad", "guard"]
+"""Where a plan adds its noise: the only way by which data may reach an upload."""
+
+
+def interferes(method: Method, task: Task, federation: Federation, start: Tree, door: Door = "private_grad") -> bool:
+    """True if data reach the upload by another way than the door, so that the plan's guarantee would not hold."""
+    first, *others = (_uploads(method, task, federation, start, which, door) for which in range(len(_DATA)))
+    if not all(bool(leaf.isfinite().all()) for upload in first for leaf in upload.values()):
+        raise TacitError(
+            f"{type(method).__name__} diverged in a trial on random rows, so that nobody can tell what its uploads "
+            "depend on: lower its learning rate"
+        )
+    return any(not torch.equal(x[name], y[name]) for o in others for x, y in zip(first, o, strict=True) for name in x)
+
+
+def _uploads(method: Method, task: Task, federation: Federation, start: Tree, which: int, door: Door) -> list[Tree]:
+    server = method.init(start)
+    state = method.join(server.view, start)
+    batch = _random_rows(federation, start, which)
+    public = _random_rows(federation, start, 0) if door == "private_grad" else batch
+    guard = _same_step() if door == "guard" else lambda start, before, now: now
+    uploads = []
+    for round in range(2):
+        site = Site(
+            task=task,
+            steps=_STEPS,
+            live=torch.ones(_STEPS, dtype=torch.bool),
+            batch=batch,
+            grad=Exact(task, batch),
+            round=torch.tensor(round),
+            rows=lambda _: (torch.arange(_ROWS) + which) % federation.sizes.max(),
+            private_grad=_clipped(Exact(task, public)),
+            guard=guard,
+        )
+        reply = method.client(server.view, state, site)
+        uploads.append(tree.join(reply.upload))
+        state, server = reply.state, method.server(server, _received(method, reply.upload, federation), 1.0)
+        if method.idles:
+            state = method.idle(state, site._replace(private_grad=site.grad))
+    return uploads
+
+
+def _clipped(exact: Exact) -> Callable[..., Tree]:
+    """Private gradients are bounded, and a method may count on it."""
+    return lambda *asked: clip(exact(*asked), 1.0)[0]
+
+
+def _received(method: Method, upload: Shared, federation: Federation) -> Shared:
+    """As the server would get it, if the first client alone had sent something."""
+    if not method.gather:
+        return upload
+    alone = torch.arange(federation.clients) == 0
+    return Shared(*(tree.each(lambda leaf: alone.view(-1, *[1] * leaf.dim()) * leaf, part) for part in upload))
+
+
+def _random_rows(federation: Federation, start: Tree, which: int) -> Callable[[int], Batch]:
+    dtype, (scale, real) = next(iter(start.values())).dtype, _DATA[which]
+    draw = rng.generator(which, "interference rows")
+    x = torch.from_numpy(draw.normal(scale=scale, size=(_STEPS, _ROWS, *federation.input_shape))).to(dtype)
+    y = torch.from_numpy(draw.integers(federation.classes, size=(_STEPS, _ROWS)))
+    return lambda step: Batch(x[step], y[step], torch.arange(_ROWS) < real)
+
+
+def _same_step() -> Callable[[Tree, Tree, Tree], Tree]:
+    """A guard that takes the same step wherever the method wanted to go."""
+    calls = count()
+
+    def guard(start: Tree, before: Tree, now: Tree) -> Tree:
+        draw = rng.generator(0, "interference", next(calls))
+
+        def numbers(leaf: Tensor) -> Tensor:
+            return torch.from_numpy(draw.normal(scale=0.01, size=tuple(leaf.shape))).to(leaf.dtype).reshape(leaf.shape)
+
+        return tree.add(before, tree.each(numbers, before))
+
+    return guard

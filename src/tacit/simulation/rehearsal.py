@@ -1,0 +1,232 @@
+"""Clients that do not exist, for a chunk's program to be compared on before real ones come.
+
+Only what is public is used: shapes and types, how many rows clients have, how many classes and levels there are, the
+model's start. Rows, labels and everything that clients keep are drawn from a fixed generator, so that a program is
+accepted or not whatever anybody's values are. Of a round's draws (which rows come in which step, which steps are
+padding) the real rule is used: it knows numbers of rows and a seed, and makes what a program may count on.
+"""
+
+import copy
+import mmap
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from tacit.compile.acceptance import Program, Refused, Trial
+from tacit.compile.replay import Recording, record
+from tacit.compile.trace import taped
+from tacit.core import tree
+from tacit.core.contract import Shared, Tree
+from tacit.data.dataset import as_input
+from tacit.models.functional import ModuleTask
+from tacit.simulation.chunk import Inputs, Shape
+from tacit.simulation.isolation import keeps_clients_apart, moves_by_guarded_steps
+
+if TYPE_CHECKING:
+    from tacit.simulation.cohort_program import Broadcast, Vectorised
+
+_LENGTH: Final = 3.0  # of a row: steps of gradient descent then neither stand still nor leap
+_SCALES: Final = (1.0, 0.3, 1.5, 0.05)  # of clients' rows: some uploads are long, some short
+_INK: Final = 0.2  # share of an image's bytes that are not zero
+_LARGE: Final = 2**24  # bytes of rows above which pages that nobody touches are to take no memory
+_SEED: Final = 20
+
+
+def recorded(engine: "Vectorised", shape: Shape, given: "Broadcast", sure: bool = False) -> Recording:
+    """The recorded program of chunks of this shape. `Refused`, with the reason, where the plain one is to run.
+
+    `sure`: it was accepted before. In one thread alone: nothing else may run while a program is recorded.
+    """
+    try:
+        rehearsal, uploads = Rehearsal(engine, shape, given), len(engine.plan.setting.upload)
+        first = rehearsal.tame(0).inputs
+        check = partial(_check, engine, rehearsal.program, uploads, first)
+        recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
+        recording.replace_constants(rehearsal.data)
+        return recording
+    except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+        raise Refused.because(error) from error
+
+
+def _check(
+    engine: "Vectorised",
+    program: Program,
+    uploads: int,
+    inputs: tuple[Any, ...],
+    graph: GraphModule,
+    recording: Recording,
+) -> str:
+    """What a recorded program must keep beside the plain one's numbers (`isolation.py`)."""
+    steps = engine.plan.steps
+    if (
+        steps is not None
+        and steps.noisy
+        and not moves_by_guarded_steps(graph, taped(program, *inputs), uploads, *inputs)
+    ):
+        return "data reach an upload other than by steps with noise"
+    return "" if keeps_clients_apart(recording, *inputs) else "what is computed of one client depends on another"
+
+
+class Rehearsal:
+    """The trials of a chunk's program: `program` on made-up rows, `exact` the same in double precision.
+
+    Rows lie in one tensor as large as the federation's, of which only the rehearsing clients' are written.
+    """
+
+    def __init__(self, engine: "Vectorised", shape: Shape, given: "Broadcast") -> None:
+        self.shape, self.clients = shape, shape.clients
+        self._engine, self._given = engine, given
+        self._who = _fitting(engine, shape)
+        self.x, self.y = (_blank(leaf) for leaf in (engine.federation.x, engine.federation.y))
+        self.exact: Program | None = None
+        self._plain = self._program(engine, self.x)
+        self._states: Tree | None = None
+        if next(iter(engine.start.values())).dtype == torch.float32:
+            self._double = _blank(self.x, torch.float64)
+            self.exact = self._program(_in_double(engine), self._double)
+
+    def _program(self, engine: "Vectorised", x: Tensor) -> Program:
+        federation = copy.copy(engine.federation)  # not checked again: it is to hold what no federation may
+        object.__setattr__(federation, "x", x)
+        object.__setattr__(federation, "y", self.y)
+        standing_in = replace(engine, federation=federation, programs={})
+        return partial(standing_in._plain, standing_in.task, self.shape)
+
+    def program(self, *inputs: Any) -> Any:
+        """The plain program. What clients keep after its first call is what they have in later trials."""
+        outputs = self._plain(*inputs)
+        if self._states is None:
+            self._states = outputs[1]
+        return outputs
+
+    @property
+    def data(self) -> list[tuple[Tensor, Tensor]]:
+        """Made-up rows and labels, and the real ones that are to take their place."""
+        federation = self._engine.federation
+        return [(self.x, federation.x), (self.y, federation.y)]
+
+    def tame(self, number: int) -> Trial:
+        """Clients with ordinary rows; from the second on they have taken part before, and some are padding."""
+        draw = torch.Generator().manual_seed(_SEED + number)
+        self._write_rows(draw)
+        return Trial("tame", self._inputs(draw, number))
+
+    def wild(self, number: int) -> Trial | None:
+        """Every second client's rows are not finite, huge or next to nothing; each of these is met."""
+        spoiled = self._who[1::2] if len(self._who) > 1 else self._who
+        if not self.x.is_floating_point() or number * len(spoiled) >= len(self._spoils):
+            return None
+        draw = torch.Generator().manual_seed(_SEED + 100 + number)
+        self._write_rows(draw)
+        view, public, round, inputs = self._inputs(draw, 1)
+        wild, lost, huge = (torch.zeros(self.clients, dtype=torch.bool) for _ in range(3))
+        for at, client in enumerate(spoiled, number * len(spoiled)):
+            rows, spoil = self._engine.federation.rows(int(client)), self._spoils[at % len(self._spoils)]
+            self._write(rows, self.x[rows] * spoil)
+            its = inputs.client == int(client)
+            wild |= its if not spoil < 1 else torch.zeros_like(its)
+            lost |= its & ~inputs.live.all(1)
+            huge |= its if 1 < spoil < float("inf") else torch.zeros_like(its)
+        uploads = len(self._engine.plan.setting.upload)
+        return Trial("wild", (view, public, round, inputs), wild, lost, huge, uploads)
+
+    @property
+    def _spoils(self) -> tuple[float, ...]:
+        """Not a number, infinite, so large that its square is infinite, subnormal."""
+        kind = torch.finfo(self.x.dtype)
+        return float("nan"), float("inf"), kind.max**0.8, kind.smallest_normal / 100
+
+    def in_double(self, trial: Trial) -> tuple[Any, ...]:
+        return pytree.tree_map(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, trial.inputs)
+
+    def _write_rows(self, draw: torch.Generator) -> None:
+        federation = self._engine.federation
+        for at, client in enumerate(self._who):
+            rows = federation.rows(int(client))
+            self._write(rows, self._drawn(self.x[rows], draw, _SCALES[at % len(_SCALES)]))
+            labels = self.y[rows]
+            if labels.is_floating_point():
+                self.y[rows] = torch.randn(labels.shape, generator=draw, dtype=labels.dtype)
+            else:
+                self.y[rows] = torch.randint(federation.classes, labels.shape, generator=draw)
+
+    def _write(self, rows: slice, values: Tensor) -> None:
+        self.x[rows] = values.to(self.x.dtype)
+        if self.exact is not None:
+            self._double[rows] = as_input(self.x[rows]).double()
+
+    def _drawn(self, like: Tensor, draw: torch.Generator, scale: float) -> Tensor:
+        if like.dtype == torch.uint8:
+            ink = torch.rand(like.shape, generator=draw) < _INK * scale
+            return torch.randint(256, like.shape, generator=draw) * ink
+        if tokens := _tokens(self._engine.task.module):
+            return torch.randint(tokens, like.shape, generator=draw)
+        return torch.randn(like.shape, generator=draw) * (scale * _LENGTH / max(1, like[0].numel()) ** 0.5)
+
+    def _inputs(self, draw: torch.Generator, number: int) -> tuple[Any, ...]:
+        engine, (view, public, _) = self._engine, self._given
+        first = engine.method.init(engine.start).view
+        if [leaf.shape for leaf in _leaves(first)] == [leaf.shape for leaf in _leaves(view)]:
+            view = first
+        view = Shared(*(tree.each(lambda leaf: _near(leaf, draw), part) for part in view))
+        who = self._who if number == 0 or len(self._who) == 1 else self._who[:-1]
+        state = tree.each(lambda leaf: leaf.expand(len(who), *leaf.shape), engine.method.join(view, engine.start))
+        drawn = engine.inputs_for(tree.each(lambda leaf: _near(leaf, draw), state), who, number)
+        inputs = self._varied(self.shape.fill(drawn), draw, number)
+        if number and self._states is not None:  # of whatever kind a method means it to be
+            inputs = inputs._replace(state=self._states)
+        return view, engine.told(public), torch.tensor(number), inputs
+
+    def _varied(self, inputs: Inputs, draw: torch.Generator, number: int) -> Inputs:
+        levels = len(self._engine.plan.setting.choices.menu.levels)
+        inputs = inputs._replace(level=torch.randint(levels, inputs.level.shape, generator=draw))
+        if number and self.shape.full == 0:  # one whose every step is padding
+            live = inputs.live.clone()
+            live[2 % len(live)] = False
+            inputs = inputs._replace(live=live)
+        return inputs
+
+
+def _leaves(view: Shared) -> list[Tensor]:
+    return pytree.tree_leaves(view)
+
+
+def _fitting(engine: "Vectorised", shape: Shape) -> np.ndarray:
+    """Clients of the population whose round this program can do, from those with the fewest steps to the most."""
+    fits = np.flatnonzero((engine.steps <= shape.steps) & (engine.steps >= shape.full))
+    ordered = fits[np.argsort(engine.steps[fits], kind="stable")]
+    return ordered[np.unique(np.linspace(0, len(ordered) - 1, min(shape.clients, len(ordered))).astype(int))]
+
+
+def _in_double(engine: "Vectorised") -> "Vectorised":
+    task = ModuleTask(engine.task.module, engine.task.loss)
+    task.module.double()
+    return replace(engine, task=task, start=tree.each(lambda leaf: leaf.double(), engine.start), programs={})
+
+
+def _near(leaf: Tensor, draw: torch.Generator) -> Tensor:
+    """Something like it: zeros that gradient descent would soon change are not zeros."""
+    if not leaf.is_floating_point():
+        return leaf.clone()
+    moved = torch.randn((2, *leaf.shape), generator=draw, dtype=leaf.dtype)
+    return leaf * (1 + 0.1 * moved[0]) + 0.01 * moved[1]
+
+
+def _blank(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Zeros of this shape; pages that nobody writes to take no memory."""
+    dtype = dtype or like.dtype
+    size = like.numel() * dtype.itemsize
+    if size < _LARGE or not like.is_contiguous():
+        return torch.zeros_like(like, dtype=dtype)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype).reshape(like.shape)
+
+
+def _tokens(module: nn.Module) -> int:
+    """How many different tokens a module knows; none if it takes numbers."""
+    return min((layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding)), default=0)

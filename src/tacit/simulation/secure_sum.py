@@ -1,0 +1,59 @@
+"""The sum of a round's integers by secure aggregation, client and server in one process: what a deployment does.
+
+The result is the plain sum modulo 2^b, bit by bit. It is for small cohorts: time grows with the square of the cohort.
+"""
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.errors import TacitError
+from tacit.privacy.mechanisms.distributed import BODY, Distributed
+from tacit.privacy.mechanisms.distributed_plan import Distributed as Request
+from tacit.privacy.mechanisms.release import Totals
+from tacit.privacy.plan import Plan
+
+
+def check() -> None:
+    """Says before the first round what is missing."""
+    if find_spec("cryptography") is None:
+        raise TacitError("secure_sum needs the package cryptography: pip install 'tacit-fl[secagg]'")
+
+
+def totals(plan: Plan, blank: Totals, parts: Iterable[tuple[np.ndarray, Totals]], seed: int, round: int) -> Totals:
+    """Of chunks whose bodies have a row for each client: their secure sum, in the row of the first level.
+
+    A round that the plan will discard for having too few clients has no sum.
+    """
+    rows: dict[int, Tensor] = {}
+    members = blank.members
+    for clients, part in parts:
+        members = members + part.members
+        rows |= zip(clients.tolist(), part.body.get(BODY, ()), strict=False)  # a recorded chunk is filled up with more
+    release = plan.release
+    if not isinstance(release, Distributed):
+        raise TacitError(f"plan '{plan.name}' has no integers to sum securely: leave out secure_sum")
+    if len(rows) < max(release.coding.least, 1):
+        return blank._replace(members=members)
+    coding = release.coding
+    total = _sum(rows, coding.bits, coding.least, threshold_share(plan), seed, round)
+    body = torch.zeros_like(blank.body[BODY])
+    body[0] = total
+    return blank._replace(body={BODY: body}, members=members)
+
+
+def threshold_share(plan: Plan) -> float:
+    """The share of a cohort that must stay to the end, as the plan was asked for."""
+    return plan.request.threshold if isinstance(plan.request, Request) else 0.5
+
+
+def _sum(rows: dict[int, Tensor], bits: int, least: int, share: float, seed: int, round: int) -> Tensor:
+    from tacit.secagg.local import run
+    from tacit.secagg.terms import Terms
+
+    size = len(next(iter(rows.values())))
+    terms = Terms.of(f"simulation of seed {seed}", round, tuple(rows), size=size, bits=bits, least=least, share=share)
+    return torch.from_numpy(run(terms, {client: row.numpy() for client, row in rows.items()}).total)

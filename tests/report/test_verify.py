@@ -1,0 +1,184 @@
+"""`tacit ledger RUN --verify` finds a ledger that was edited, shortened or restored, and says which line failed."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+from tacit.errors import TacitError
+from tacit.experiments.train import run_config
+from tacit.privacy.ledger.ledger import Ledger
+from tests.experiments.tiny import tiny
+
+
+def tell(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["ledger", *map(str, arguments)], env={"COLUMNS": "120"})
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+def failures(text: str) -> list[str]:
+    return [line.removeprefix("FAIL").strip() for line in text.splitlines() if line.startswith("FAIL")]
+
+
+def edit(path: Path, *statements: str) -> None:
+    """With the guards away, and back again."""
+    db = sqlite3.connect(path)
+    guards = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in guards:
+        db.execute(f"DROP TRIGGER {name}")
+    for sql in statements:
+        db.execute(sql)
+    for _, sql in guards:
+        db.execute(sql)
+    db.commit()
+    db.close()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    run_config(tiny("rounds=4"), folder, progress=False)
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_run_that_nobody_touched_passes(run: Path) -> None:
+    text = tell(run, "--verify")
+    assert "chain: " in text
+    assert "level:private: epsilon " in text
+    assert "of 6 that was promised" in text
+    assert "checkpoint.bin: the ledger holds the head" in text
+    assert "outcome.json: the ledger holds the head" in text
+    assert not failures(text)
+
+
+def test_an_edited_row_is_found(run: Path) -> None:
+    edit(run / "ledger.sqlite", "UPDATE charges SET time = time - 1 WHERE round = 1")
+    (found,) = failures(tell(run, "--verify", code=1))
+    assert "round 1" in found
+    assert "not as they were written" in found
+
+
+def test_an_account_that_exceeds_its_promise_is_found(run: Path) -> None:
+    edit(run / "ledger.sqlite", "UPDATE charges SET count = 1000 WHERE round = 1")
+    found = failures(tell(run, "--verify", code=1))
+    assert any("level:private" in line and "more than 6 that was promised" in line for line in found)
+
+
+def test_an_event_that_is_none_is_found(run: Path) -> None:
+    edit(run / "ledger.sqlite", "UPDATE charges SET event = '{}' WHERE round = 1")
+    assert any("cannot be replayed" in line for line in failures(tell(run, "--verify", code=1)))
+
+
+def test_the_last_rows_taken_off_with_their_links_are_found_by_the_run_s_other_files(run: Path) -> None:
+    """The chain of what is left is whole."""
+    with Ledger.read(run / "ledger.sqlite") as ledger:
+        first = next(head.serial for head in ledger.heads_since(1) if head.serial >= 4)
+    shorter = "DELETE FROM charges WHERE rowid > (SELECT MAX(last) FROM chain WHERE source = 'charges')"
+    edit(run / "ledger.sqlite", f"DELETE FROM chain WHERE serial > {first}", shorter)
+    found = failures(tell(run, "--verify", code=1))
+    assert [line.split(":")[0] for line in found] == ["checkpoint.bin", "outcome.json"]
+    assert all("shortened or restored" in line for line in found)
+    with pytest.raises(TacitError, match="the ledger is older than"):
+        run_config(tiny("rounds=4"), run, resume=True, progress=False)
+
+
+def test_a_run_does_not_go_on_with_an_edited_ledger(run: Path) -> None:
+    edit(run / "ledger.sqlite", "UPDATE charges SET time = time - 1 WHERE round = 1")
+    with pytest.raises(TacitError, match="was changed"):
+        run_config(tiny("rounds=4"), run, resume=True, progress=False)
+
+
+def test_a_head_in_a_list_is_compared(run: Path, tmp_path: Path) -> None:
+    with Ledger.open(run / "ledger.sqlite") as ledger:
+        heads = ledger.heads_since(0)
+    notes = tmp_path / "heads.txt"
+    notes.write_text("\n".join(map(str, heads)))
+    assert not failures(tell(run, "--verify", "--heads", notes))
+    notes.write_text(f"{heads[-1].serial}:{'ab' * 32}\n")
+    (found,) = failures(tell(run, "--verify", "--heads", notes, code=1))
+    assert "written anew or restored" in found
+    notes.write_text("nonsense")
+    assert "no head of a ledger" in tell(run, "--verify", "--heads", notes, code=2)
+
+
+def test_a_ledger_of_an_earlier_version_is_told_apart(run: Path) -> None:
+    """As if it had been written by one: without a chain, and without heads in other files."""
+    old = (run / "checkpoint.bin", run / "outcome.json")
+    for path in old:
+        path.unlink()
+    drop = [f"DROP TABLE {name}" for name in ("chain", "identity", "heads", "answers")]
+    db = sqlite3.connect(run / "ledger.sqlite")
+    for sql in (*drop, "PRAGMA user_version = 2"):
+        db.execute(sql)
+    db.commit()
+    db.close()
+    assert "rows of an earlier version are not covered" in tell(run, "--verify")
+    Ledger.open(run / "ledger.sqlite").close()
+    assert "are from before the chain: covered as it found them" in tell(run, "--verify")
+
+
+# The two sides of a federation
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Path:
+    pytest.importorskip("safetensors", reason="needs the extra 'flower'")
+    from tacit.methods import FedAvg
+    from tests.federation.in_process import Wire, World
+    from tests.worlds import PLANS, ragged
+
+    world = World(FedAvg(), PLANS["local"], ragged(2), rounds=3, rate=1.0, fresh=True)
+    server = world.conductor(tmp_path, Wire(world.clients(tmp_path)))
+    server.go()
+    server.ledger.close()
+    (tmp_path / "server" / "terms.json").write_text(server.terms.text())
+    (tmp_path / "c1" / "client.json").write_text(json.dumps({"name": "c1"}))
+    return tmp_path
+
+
+def test_the_two_sides_of_a_federation_pass(federation: Path) -> None:
+    server, member = federation / "server", federation / "c1"
+    assert not failures(tell(server, "--verify", "--heads", member))
+    text = tell(member, "--verify", "--heads", server)
+    assert not failures(text)
+    assert "custody.sqlite: the ledger holds the head" in text
+    assert not failures(tell(federation / "c0", "--verify", "--client", "c0", "--heads", server))
+    assert failures(tell(federation / "c0", "--verify", "--heads", server, code=1))  # whose is it?
+
+
+@pytest.mark.parametrize("whose", ["server", "c1"])
+def test_a_shortened_ledger_is_found_by_the_other_side(federation: Path, whose: str) -> None:
+    """With all the other files of its own folder gone."""
+    folder, other = federation / whose, federation / {"server": "c1", "c1": "server"}[whose]
+    for path in folder.iterdir():
+        if path.name not in ("ledger.sqlite", "terms.json", "client.json") and path.is_file():
+            path.unlink()
+    tables = ("charges", "heads", "answers", "scopes", "budgets")
+    ends = "DELETE FROM {0} WHERE rowid > (SELECT COALESCE(MAX(last), -1) FROM chain WHERE source = '{0}')"
+    with Ledger.read(folder / "ledger.sqlite") as ledger:
+        cut = ledger.heads_since(0)[-4].serial
+    edit(
+        folder / "ledger.sqlite",
+        f"DELETE FROM chain WHERE serial > {cut}",
+        *(ends.format(table) for table in tables),
+    )
+    assert not failures(tell(folder, "--verify"))
+    found = failures(tell(folder, "--verify", "--heads", other, code=1))
+    assert any("shortened or restored" in line for line in found)
+
+
+def test_a_ledger_that_is_not_the_one_it_was_is_found_by_the_other_side(federation: Path) -> None:
+    (federation / "c1" / "ledger.sqlite").unlink()
+    Ledger.open(federation / "c1" / "ledger.sqlite").close()
+    assert failures(tell(federation / "c1", "--verify", "--heads", federation / "server", code=1))
