@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint types sanitize bench scaling bench-scale crash federation clean
+.PHONY: help demo test lint types sanitize bench scaling bench-scale crash federation reproduce clean
 
 help:
 	@echo "make demo         train 200 clients on digits and write a page to look at"
@@ -15,6 +15,7 @@ help:
 	@echo "make scaling      time and memory against cohort, population, parameters, local steps, threads"
 	@echo "make bench-scale  100,000 clients: memory and time a round"
 	@echo "make federation   a real federation on loopback: parity, faults, hostile node, outsiders; about an hour"
+	@echo "make reproduce    list the papers' tables and figures; NAME=fedhdp/mnist measures one again"
 	@echo "make crash        kill a run at 20 random moments and resume it each time"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -70,6 +71,9 @@ federation: $(STAMP)
 	$(BIN)/python -m benchmarks.federation.neighbour
 	$(BIN)/python -m benchmarks.federation.quiet
 	$(BIN)/python -m benchmarks.federation.page
+
+reproduce: $(STAMP)
+	$(BIN)/python -m papers $(if $(NAME),run $(NAME) $(ARGS),list)
 
 clean:
 	rm -rf $(VENV) runs

@@ -27,7 +27,7 @@ from tacit.errors import TacitError
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds import checkpoint
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 EXPERIMENT = """
 name = "crash"
 rounds = {rounds}

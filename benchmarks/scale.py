@@ -20,7 +20,7 @@ from benchmarks import worlds
 from benchmarks.machine import machine
 from benchmarks.serving import Worker
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 TURN = 5  # rounds one after the other, as in a run: the first of them finds cold memory
 SMALL = (2_000, 0)  # clients, states written before the first round
 LARGE = {"100,000 clients": (100_000, 0), "100,000 clients, 20,000 states written": (100_000, 20_000)}

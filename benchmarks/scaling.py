@@ -22,7 +22,7 @@ from benchmarks.scaling_point import BATCH, Point
 from tacit.compile.kernels import compiled
 from tacit.simulation.chunking import COMPILED_MOST, MOST
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
 
 @dataclass(frozen=True)

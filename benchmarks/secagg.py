@@ -1,6 +1,6 @@
 """What secure aggregation costs each client and the server: processor time of its own computation, and bytes sent.
 
-python -m benchmarks.secagg [numbers] [clients] [--out papers/results/secure-aggregation.md]
+python -m benchmarks.secagg [numbers] [clients] [--out benchmarks/results/secure-aggregation.md]
 """
 
 import argparse

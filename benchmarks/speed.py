@@ -29,7 +29,7 @@ from benchmarks.speed_report import Kept, Run, Timing, Timings, print_table, rea
 from benchmarks.systems import PEERS, Setting, System
 from benchmarks.workloads import WORKLOADS, Entry, Workload
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 TRIAL_ROUNDS = 3
 BUSY = 0.5
 

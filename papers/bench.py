@@ -70,6 +70,7 @@ when asked for."""
 
 RESULTS: Final = Path("papers/results")
 CACHE: Final = Path("runs/reproduce")
+HOW_TO: Final = Path("docs/how-to")  # pages there may show a table
 
 Cell = dict[str, Any]
 
@@ -165,12 +166,12 @@ def reproduce(
     page = found.run(console, full, seeds, cache)
     show(page, console)
     stem = name.replace("/", "-")
-    embed(page, out.parent / "how-to", stem)
+    embed(page, HOW_TO, stem)
     return write(page, out, stem, command(name, full, seeds))
 
 
 def command(name: str, full: bool, seeds: int | None) -> str:
-    return f"tacit reproduce {name}" + " --full" * full + (f" --seeds {seeds}" if seeds is not None else "")
+    return f"python -m papers run {name}" + " --full" * full + (f" --seeds {seeds}" if seeds is not None else "")
 
 
 def data_folder() -> Path:

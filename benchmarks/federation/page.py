@@ -1,4 +1,4 @@
-"""Writes papers/results/federation.md from what the scripts found."""
+"""Writes benchmarks/results/federation.md from what the scripts found."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from benchmarks.federation.evil import KINDS
 from benchmarks.federation.faults import FAULTS
 from benchmarks.federation.worlds import METHODS, PLANS, noted
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "federation.md"
+PAGE = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "federation.md"
 MISSING = "not measured"
 PARTS = ("parity", "faults", "orphans", "hostile", "liar", "outsider", "neighbour", "restored", "quiet")
 

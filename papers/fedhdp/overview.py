@@ -135,7 +135,7 @@ _ABOUT: Final = (
 )
 _BESIDE: Final = (
     "Beside these: how the [hyper-parameters were chosen](fedhdp-selection.md), what opting out gains a "
-    "client (`tacit reproduce fedhdp/incentive`), three levels (`tacit reproduce fedhdp/levels`), and "
+    "client (`python -m papers run fedhdp/incentive`), three levels (`python -m papers run fedhdp/levels`), and "
     "[closed forms](theory-fedhdp.md)."
 )
 

@@ -23,7 +23,7 @@ SPREADS: Final = ("global_private", "global_open", "personal_private", "personal
 @cache
 def tables() -> Mapping[tuple[str, float, str], Mapping[str, float]]:
     """(table, lambda, arm) to its figures; what the paper leaves out is left out."""
-    text = (files("tacit.experiments.papers") / "fedhdp.csv").read_text()
+    text = (files("papers.fedhdp") / "fedhdp.csv").read_text()
     rows = csv.DictReader(text.splitlines())
     return {(row.pop("table"), float(row.pop("strength")), row.pop("arm")): _numbers(row) for row in rows}
 

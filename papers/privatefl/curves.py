@@ -64,7 +64,7 @@ def make(figure: Figure, bench: Bench) -> list[Part]:
     picture = Picture("curves", figure.title, [_panel(view, rows) for view, rows in done])
     every = {id(row.line): (name, row) for view, several in done for name, row in _named(view, several)}
     names, rows = zip(*every.values(), strict=True)
-    note = "Chosen on validation rows for the task (`tacit reproduce privatefl/selection`), not anew for each point."
+    note = "Chosen on validation rows for the task (page privatefl/selection), not anew for each point."
     part = PART if views is figure.few else ""
     said = [text for text in (*_defined(views), figure.note, part) if text]
     return [*said, *tables, *told(done), picture, settings(rows, note, names)]

@@ -11,7 +11,7 @@ from papers.privatefl.tables import TABLES, Table
 from papers.privatefl.tuned import OWN
 from papers.privatefl.views import PART, WAYS, Line, Row, run, settings, table
 
-NOTE: Final = "Chosen on validation rows for the task (`tacit reproduce privatefl/selection`), not anew for each row."
+NOTE: Final = "Chosen on validation rows for the task (page privatefl/selection), not anew for each row."
 
 
 def make(tables: Sequence[Table], bench: Bench) -> list[Part]:

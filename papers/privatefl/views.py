@@ -18,7 +18,7 @@ HEADS: Final = (
     "(b) shared model, whole test set",
     "epsilon spent",
 )
-CHOSEN: Final = "Chosen on validation rows: `tacit reproduce privatefl/selection`."
+CHOSEN: Final = "Chosen on validation rows: `python -m papers run privatefl/selection`."
 WAYS: Final = """**Three ways to say an accuracy.** (a) Each client's own model, its transform included, on test rows of
 its own classes, mean over clients, after the last round: this is what the authors call the global model's accuracy
 (they take the round that was best on test rows). (b) The shared model on the whole test set; a transform is no part of

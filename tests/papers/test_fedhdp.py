@@ -168,7 +168,7 @@ def test_a_page_shows_paper_and_measured_side_by_side(
     monkeypatch.setattr(reproduce, "STRENGTHS", (0.005, 0.05))
     made = Reproduction("tiny", "Tiny", "a paper", pages()["table"], seeds=2)
     page = made.run(Console(quiet=True), full, None, tmp_path / "cells")
-    text = write(page, tmp_path, "tiny", "tacit reproduce tiny").read_text()
+    text = write(page, tmp_path, "tiny", "python -m papers run tiny").read_text()
     assert "| dp-fedavg | paper | 88.75 | 88.64 (0.39) | - |" in text
     assert "| dp-fedavg | measured |" in text
     assert ("tiny-mnist-grid.png" in text) == full

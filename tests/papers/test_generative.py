@@ -75,9 +75,9 @@ def test_a_page_is_written_with_its_tables_pictures_and_command(tmp_path: Path) 
     page = Page(
         "Title", "Paper", ["words", Results("T", ["a", "b"], [["1", "2"]], "note"), Picture("p", "seen", [panel])]
     )
-    text = write(page, tmp_path, "some-page", "tacit reproduce some/page").read_text()
+    text = write(page, tmp_path, "some-page", "python -m papers run some/page").read_text()
     assert "| a | b |\n| :-- | --: |\n| 1 | 2 |" in text
-    assert "`tacit reproduce some/page`" in text
+    assert "`python -m papers run some/page`" in text
     assert (tmp_path / "some-page-p.png").stat().st_size > 1000
     console = quiet()
     show(page, console)

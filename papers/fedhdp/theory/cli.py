@@ -1,4 +1,4 @@
-"""`tacit theory`: the papers' closed forms, drawn and printed."""
+"""`python -m papers theory`: the papers' closed forms, drawn and printed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,20 +7,7 @@ import typer
 
 from papers.fedhdp.theory.point import Hold
 
-app = typer.Typer(
-    help="What the papers prove: closed forms beside their Monte Carlo. Start with: tacit theory fedhdp",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
 
-
-@app.callback()
-def _theory() -> None: ...
-
-
-@app.command(epilog="Example: `tacit theory fedhdp --clients 100 --opted-out 5 --gamma2 0.05 --out /tmp/theory`")
 def fedhdp(
     out: Annotated[Path, typer.Option("--out", help="Folder for the images, the page and the tables.")] = Path(
         "theory"
@@ -33,7 +20,7 @@ def fedhdp(
     dim: Annotated[int, typer.Option(min=1, help="Coefficients of the linear regression (Figure 3).")] = 5,
     samples: Annotated[int, typer.Option(min=1, help="Rows of each client there; at least --dim.")] = 10,
     hold: Annotated[
-        Hold, typer.Option(help="In Figures 2 and 3, what the rest keep when one opts out; see docs/theory.md.")
+        Hold, typer.Option(help="In Figures 2 and 3, what the rest keep when one opts out; see README.md here.")
     ] = "gamma2",
     repetitions: Annotated[int, typer.Option(min=8, help="Monte Carlo repetitions.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the Monte Carlo.")] = 0,

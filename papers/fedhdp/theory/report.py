@@ -46,4 +46,4 @@ def write(report: Report, folder: Path) -> list[Path]:
 
 def _markdown(report: Report) -> str:
     tables = "\n".join(table.markdown() for table in report.tables)
-    return f"# {TITLE}\n\n{report.about} Written by `tacit theory fedhdp`.\n\n{tables}"
+    return f"# {TITLE}\n\n{report.about} Written by `python -m papers theory`.\n\n{tables}"

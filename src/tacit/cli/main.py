@@ -10,8 +10,6 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from papers.cli import reproduce
-from papers.fedhdp.theory.cli import app as theory
 from tacit.errors import TacitError
 from tacit.estimation.cli import estimate
 from tacit.federation.service import cli as federation
@@ -297,9 +295,7 @@ app.command(epilog="Example: `tacit join hospital.example:8443 INVITATION --data
 )
 app.command(epilog="Example: `tacit leave --folder my-federation`")(federation.leave)
 app.command(epilog="Example: `tacit members --folder my-federation`")(federation.members)
-app.add_typer(theory, name="theory")
 app.add_typer(estimate, name="estimate")
-app.command(epilog="Example: `tacit reproduce estimation/bernoulli --seeds 20`")(reproduce)
 
 
 def _print(tables: Callable[[], Sequence[Any]]) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from papers.multitask.published import AsPublished
 from tacit.errors import TacitError
-from tacit.estimation.multitask import AsPublished
 from tacit.methods import FineTuned, Multitask
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms import requests as plans

@@ -412,7 +412,8 @@ def test_events_in_words() -> None:
 
 
 def test_importing_the_accountant_does_not_import_dp_accounting() -> None:
-    code = "import sys, tacit.privacy.accounting.accountant, tacit.privacy.ledger.ledger; sys.exit('dp_accounting' in sys.modules)"
+    modules = "tacit.privacy.accounting.accountant, tacit.privacy.ledger.ledger"
+    code = f"import sys, {modules}; sys.exit('dp_accounting' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
