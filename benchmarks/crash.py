@@ -68,7 +68,7 @@ class Moment:
 
 
 def start(file: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tacit.cli.main", "run", str(file), "--out", str(out), "--quiet", *more]
+    command = [sys.executable, "-m", "tacit.cli", "run", str(file), "--out", str(out), "--quiet", *more]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 

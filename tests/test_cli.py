@@ -145,7 +145,7 @@ def test_help_and_import_stay_quick_by_leaving_heavy_imports_for_later() -> None
 
 
 def test_one_line_without_a_traceback_from_a_real_process(tmp_path: Path) -> None:
-    process = python("-m", "tacit.cli.main", "run", "none.toml", cwd=tmp_path)
+    process = python("-m", "tacit.cli", "run", "none.toml", cwd=tmp_path)
     out, error = process.communicate()
     assert (process.returncode, out) == (2, "")
     assert error == "error: there is no file none.toml: give the path of an experiment, for example digits.toml\n"
@@ -154,7 +154,7 @@ def test_one_line_without_a_traceback_from_a_real_process(tmp_path: Path) -> Non
 def test_ctrl_c_ends_the_round_and_the_run_resumes_to_the_same_end(file: Path, tmp_path: Path) -> None:
     changes = ["rounds=200", "evaluate.every=100"]
     out = tmp_path / "runs"
-    process = python("-m", "tacit.cli.main", "run", file, "--set", changes[0], "--set", changes[1], "--out", out)
+    process = python("-m", "tacit.cli", "run", file, "--set", changes[0], "--set", changes[1], "--out", out)
     deadline = time.monotonic() + 60
     while not (out / "tiny-0" / "checkpoint.bin").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)

@@ -301,6 +301,3 @@ app.add_typer(estimate, name="estimate")
 def _print(tables: Callable[[], Sequence[Any]]) -> None:
     _console().print(*tables(), sep="\n")
 
-
-if __name__ == "__main__":
-    main()

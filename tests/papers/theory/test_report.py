@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from papers.fedhdp.theory.cli import app
+from papers.cli import app
 from papers.fedhdp.theory.draw import write_png
 from papers.fedhdp.theory.figures import DEFAULT, figures
 from papers.fedhdp.theory.linear import Regression
@@ -75,7 +75,7 @@ def test_extreme_problems_are_drawn_without_a_warning(problem: Problem, tmp_path
 
 
 def test_the_command_prints_tables_and_says_where_the_files_are(tmp_path: Path) -> None:
-    asked = ["fedhdp", "--out", str(tmp_path), "--clients", "10", "--opted-out", "2", "--tau2", "0"]
+    asked = ["theory", "--out", str(tmp_path), "--clients", "10", "--opted-out", "2", "--tau2", "0"]
     result = CliRunner().invoke(app, [*asked, "--repetitions", "50"])
     assert result.exit_code == 0, result.output
     assert "10 clients, 2 of them opted out" in result.output
@@ -84,7 +84,7 @@ def test_the_command_prints_tables_and_says_where_the_files_are(tmp_path: Path) 
 
 
 def test_help_teaches_the_quantities() -> None:
-    shown = CliRunner().invoke(app, ["fedhdp", "--help"]).output
+    shown = CliRunner().invoke(app, ["theory", "--help"]).output
     assert all(word in shown for word in ("--clients", "--opted-out", "--gamma2", "Example"))
 
 

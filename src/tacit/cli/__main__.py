@@ -1,0 +1,5 @@
+"""`python -m tacit.cli`."""
+
+from tacit.cli.main import main
+
+main()
