@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from papers.page import Page, embed, show, write
+from tacit.core.files import storage
 from tacit.errors import TacitError
-from tacit.rounds.checkpoint import storage
 
 if TYPE_CHECKING:
     from rich.console import Console

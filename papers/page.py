@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import stdev
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from tacit.core.files import storage
 from tacit.report.axes import DASHES, Style, dress
 from tacit.report.charts import PALETTE
-from tacit.rounds.checkpoint import storage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -300,4 +300,3 @@ app.add_typer(estimate, name="estimate")
 
 def _print(tables: Callable[[], Sequence[Any]]) -> None:
     _console().print(*tables(), sep="\n")
-

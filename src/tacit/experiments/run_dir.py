@@ -25,10 +25,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
 from tacit.experiments import toml
 from tacit.experiments.config import decisive, digest, first_difference
-from tacit.rounds.checkpoint import storage, write_atomically
 
 _KEY_BYTES = 32
 _PACKAGES = ("torch", "numpy", "dp-accounting", "pandas", "scikit-learn", "scipy")

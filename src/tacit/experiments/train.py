@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from tacit.core.contract import Method
+from tacit.core.files import write_atomically
 from tacit.data.dataset import Federation
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
@@ -29,7 +30,6 @@ from tacit.report.metrics import Metrics, frame, score_rows
 from tacit.report.spending import Spending
 from tacit.report.summary import ON_REQUEST, Findings
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
-from tacit.rounds.checkpoint import write_atomically
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Outcome, Run, Schedule
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError
-from tacit.rounds.checkpoint import storage, write_atomically
 from tacit.rounds.evaluate import Scores
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tacit.core.files import storage
 from tacit.report.axes import DASHES, INK, dress
 from tacit.report.charts import Panel, Section, Series, sections
 from tacit.report.summary import Findings
-from tacit.rounds.checkpoint import storage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
+from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.report.html import page
 from tacit.report.plots import write_png
 from tacit.report.summary import Findings, open_findings
 from tacit.report.tables import comparison, level_table
-from tacit.rounds.checkpoint import storage, write_atomically
 
 __all__ = ["open_all", "places", "tell", "write_html", "write_png"]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.core.files import storage
 from tacit.errors import StorageError, TacitError
 from tacit.experiments.run_dir import Folder, existing
 from tacit.privacy.ledger.ledger import Ledger
@@ -19,7 +20,6 @@ from tacit.report.earlier_runs import epochs_in, recomputed
 from tacit.report.facts import Facts
 from tacit.report.metrics import ALL, CHARGES, Row, frame, label, read
 from tacit.report.spending import Spending, Spent
-from tacit.rounds.checkpoint import storage
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,11 +1,9 @@
 """A dry look at client programs before anything is planned: shapes and private queries, no values."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit.core import tree
 from tacit.core.contract import Batch, Gradient, Losses, Method, Reply, Site, Task, Tree
@@ -77,23 +75,3 @@ def _dry_run(
     live = torch.ones(steps, dtype=torch.bool)
     site = Site(task=task, steps=steps, live=live, batch=batch, grad=grad, private_grad=private_grad)
     return method.client(view, method.join(view, start), site)
-
-
-def outputs(task: Task, params: Tree, federation: Federation, rows: int) -> int:
-    """How many numbers a network makes of so many rows, on the way and at its end: by shapes alone."""
-    x, _ = federation.take(torch.full((rows,), int(federation.offsets[0])))
-    with torch.no_grad(), _Counting() as counting:
-        task.apply(params, x)
-    return counting.numbers
-
-
-class _Counting(TorchDispatchMode):
-    """Counts what operations make; views make nothing."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor) and not func.is_view:
-            self.numbers += out.numel()
-        return out

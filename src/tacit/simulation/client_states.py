@@ -17,8 +17,8 @@ from torch import Tensor
 from tacit.compile.kernels.rows import LONG, copy_rows
 from tacit.core import tree
 from tacit.core.contract import Tree
+from tacit.core.files import storage
 from tacit.errors import StorageError
-from tacit.rounds.checkpoint import storage
 
 MEMORY_LIMIT = 64 * 2**20  # above this a population's states go to disk: checkpoints then need not hold them
 UNSAVED_LIMIT = 2**30  # the same for a run that leaves no checkpoints; only what was written takes memory

@@ -22,8 +22,8 @@ from tacit.privacy.mechanisms.clipped_upload_sum import Uploads
 from tacit.privacy.mechanisms.encoded_sum import encode_all, encoded_sum, sum_messages
 from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.plan import Plan
-from tacit.rounds.preflight_shapes import outputs
 from tacit.simulation import secure_sum
+from tacit.simulation.activations import outputs
 from tacit.simulation.chunk import Inputs, Shape
 from tacit.simulation.chunking import Chunking, Compile
 from tacit.simulation.client_program import Clients, handed_over

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacit.core.files import write_atomically
 from tacit.estimation.multitask.objective import multitask_of
 from tacit.methods.multitask.covariance import correlation
 from tacit.report.style import CSS, SCRIPT
-from tacit.rounds.checkpoint import write_atomically
 from tacit.rounds.loop import Run
 
 if TYPE_CHECKING:

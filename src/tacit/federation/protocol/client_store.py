@@ -27,12 +27,12 @@ from pathlib import Path
 from safetensors.torch import load, save
 
 from tacit.core.contract import Tree
+from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError
 from tacit.federation.protocol.messages import Rejected, separate
 from tacit.federation.protocol.terms import Terms
 from tacit.privacy.ledger.chain import Head
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.rounds.checkpoint import storage, write_atomically
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS terms (run TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT;

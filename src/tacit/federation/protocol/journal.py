@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tacit.core.files import write_atomically
 from tacit.privacy.ledger.chain import Head
-from tacit.rounds import checkpoint
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Journal:
         self.turn, self.round, self.seen, self.head = turn, round, seen, str(head)
         if self.path is not None:
             content = [turn, round, seen, self.evaluated, self.head]
-            checkpoint.write_atomically(self.path, json.dumps(content).encode())
+            write_atomically(self.path, json.dumps(content).encode())
 
     def evaluating(self, turn: int, round: int, head: Head) -> None:
         self.evaluated = (*self.evaluated, turn)

@@ -23,6 +23,7 @@ import numpy as np
 
 from tacit.core import tree
 from tacit.core.contract import Server, Shared, Tree
+from tacit.core.files import write_atomically
 from tacit.errors import TacitError
 from tacit.federation.protocol import messages
 from tacit.federation.protocol.client import trusts_server
@@ -230,7 +231,7 @@ class Conductor:
         if path is None:
             return secrets.randbits(128)
         if not path.exists():
-            checkpoint.write_atomically(path, secrets.token_hex(16).encode())
+            write_atomically(path, secrets.token_hex(16).encode())
             path.chmod(0o600)
         return int(path.read_text(), 16)
 

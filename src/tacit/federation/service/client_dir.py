@@ -8,6 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load, save
 
+from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.federation.protocol.client import Client, Refusal
 from tacit.federation.protocol.client_store import Custody
@@ -20,7 +21,6 @@ from tacit.federation.service.tls import make_node_key
 from tacit.privacy.mechanisms.distributed_plan import own_noise
 from tacit.privacy.plan import Plan
 from tacit.rounds.assemble import Assembled
-from tacit.rounds.checkpoint import storage, write_atomically
 from tacit.simulation.secure_sum import threshold_share
 
 _ROUNDING = 1e-9  # two machines may calibrate to the same noise with other last digits

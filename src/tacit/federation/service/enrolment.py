@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.federation.service.tls import fingerprint
-from tacit.rounds.checkpoint import storage, write_atomically
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from tacit.core.files import write_atomically
 from tacit.data.dataset import hold_out
 from tacit.data.tables import read_csv
 from tacit.errors import TacitError
@@ -29,7 +30,6 @@ from tacit.federation.service.supervisor import Station
 from tacit.federation.service.tls import fingerprint, key_fingerprint, make_node_key, sign
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
-from tacit.rounds.checkpoint import write_atomically
 
 RETRY = 5.0  # seconds before a node that ended is started again
 

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
 from tacit.federation.flower import lifeline
-from tacit.rounds.checkpoint import storage, write_atomically
 
 Process = subprocess.Popen[bytes]
 _LOCK: Final = "lock"

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
 from tacit.federation.protocol.collect import Transport
 from tacit.federation.protocol.server import Conductor, Told
 from tacit.federation.protocol.terms import Terms, read_terms
 from tacit.federation.service.experiment import server_side
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.rounds.checkpoint import storage, write_atomically
 
 
 @dataclass(frozen=True)

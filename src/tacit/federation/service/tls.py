@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tacit.core.files import write_atomically
 from tacit.errors import TacitError
-from tacit.rounds.checkpoint import write_atomically
 
 _LIFE = timedelta(days=825)
 _CURVE = ec.SECP384R1()
