@@ -2,7 +2,7 @@
 
 Seeded noise is keyed by the identity of its run. Were it keyed by the seed alone, two runs of one seed that differ in
 one client, or in epsilon, would draw the same noise, and the difference of their models would show what it hides. The
-identity is made of the data itself, so it stays in memory; what is written down is keyed (`experiments/fingerprint.py`).
+identity is made of the data itself, so it stays in memory; what is written down is keyed.
 Cohorts and batches are drawn by the seed alone: runs that are to be compared ask the same clients.
 """
 
