@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from tacit.compile.kernels.batched_convolution import Kernels, conv2d, max_pool2d
 from tacit.models import FiveLayerCNN, TwoConvCNN
 from tacit.models.functional import ModuleTask, params
+from tacit.simulation.kernels import accelerate
 
 
 def numbers(*shape: int) -> Tensor:
@@ -65,7 +66,7 @@ def test_gradients_by_example_and_second_derivatives_are_torchs() -> None:
 
 @pytest.mark.parametrize("module", [FiveLayerCNN(), TwoConvCNN()], ids=["five layers", "two convolutions"])
 def test_a_network_gives_the_same_for_many_clients_as_one_by_one(module: torch.nn.Module) -> None:
-    task = ModuleTask(module.double())
+    task = ModuleTask(module.double(), kernels=accelerate)
     clients = [{name: leaf + 0.01 * k for name, leaf in params(task.module).items()} for k in range(3)]
     together = {name: torch.stack([client[name] for client in clients]) for name in clients[0]}
     x, y = numbers(3, 4, 28, 28), torch.arange(12).reshape(3, 4) % 10

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from tacit.compile.kernels import build, compiled, convolve, native, native_linear
 from tacit.models import FiveLayerCNN, TwoConvCNN
 from tacit.models.functional import ModuleTask, params
+from tacit.simulation.kernels import accelerate
 
 Op = Callable[..., Tensor]
 ours = torch.ops.tacit
@@ -176,7 +177,7 @@ def test_where_a_window_is_flat_or_off_its_gradient_goes_to_one_place_or_nowhere
 
 @pytest.mark.parametrize("module", [FiveLayerCNN(), TwoConvCNN()], ids=["five layers", "two convolutions"])
 def test_without_a_compiler_networks_are_the_same(module: torch.nn.Module, request: pytest.FixtureRequest) -> None:
-    task = ModuleTask(module)
+    task = ModuleTask(module, kernels=accelerate)
     # fixed weights: now and then a rounding decides which of two places is the larger, whoever computes it
     start = {name: numbers(*leaf.shape) / leaf[0].numel() ** 0.5 for name, leaf in params(task.module).items()}
     each = {name: torch.stack([leaf, leaf * 1.01]) for name, leaf in start.items()}

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from tacit.compile.kernels import convolve
-from tacit.compile.kernels.batched import pair
-from tacit.compile.kernels.pooled import conv_max_pool2d_relu
 from tacit.errors import TacitError
+from tacit.models.layers import conv_max_pool2d_relu, conv_relu
 
 
 def _positive(size: int, model: str, side: int, least: int) -> int:
@@ -24,8 +22,8 @@ def _pooled(conv: nn.Conv2d, x: Tensor) -> Tensor:
 
 def _rectified(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """ReLU of a convolution with stride 1."""
-    out = convolve(x, conv.weight, conv.bias, padding=pair(conv.padding), relu=True)
-    return conv(x).relu() if out is None else out
+    assert not isinstance(conv.padding, str)
+    return conv_relu(x, conv.weight, conv.bias, (conv.padding[0], conv.padding[1]))
 
 
 class FiveLayerCNN(nn.Module):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,6 @@ from torch.nn.functional import log_softmax
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.compile.kernels.batched_convolution import Kernels
 from tacit.core.contract import Task, Tree
 from tacit.data.dataset import Federation
 from tacit.errors import TacitError
@@ -49,11 +49,13 @@ class ModuleTask:
 
     The module is copied: nothing done here changes the one given. Batch normalisation uses the statistics of the
     batch in training. For prediction they are values: `statistics` measures them on a client's own rows, and with
-    them a prediction for one row does not depend on the other rows of its batch.
+    them a prediction for one row does not depend on the other rows of its batch. `kernels` is entered around every
+    call of the module: a mode that does some of torch's functions faster, and the same numbers up to rounding.
     """
 
     module: nn.Module
     loss: Loss = per_example_loss
+    kernels: Callable[[], AbstractContextManager[object]] = nullcontext
     norms: tuple[str, ...] = field(init=False)  # names of the batch normalisation layers
 
     def __post_init__(self) -> None:
@@ -62,7 +64,7 @@ class ModuleTask:
 
     def on(self, device: torch.device) -> "ModuleTask":
         """The same, with what is not among the parameters it is given (buffers, frozen ones) on a device."""
-        moved = ModuleTask(self.module, self.loss)
+        moved = ModuleTask(self.module, self.loss, self.kernels)
         moved.module.to(device)
         return moved
 
@@ -76,7 +78,7 @@ class ModuleTask:
             return self._call(weights, x)
 
     def _call(self, params: Params, x: Tensor) -> Tensor:
-        with Kernels():
+        with self.kernels():
             return functional_call(self.module, dict(params), (x,))
 
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:

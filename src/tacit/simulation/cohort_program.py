@@ -30,6 +30,7 @@ from tacit.simulation.client_program import Clients, handed_over
 from tacit.simulation.client_states import Store
 from tacit.simulation.decisions import Decisions, Key
 from tacit.simulation.device import CPU, on, within
+from tacit.simulation.kernels import accelerate
 from tacit.simulation.rehearsal import recorded
 from tacit.simulation.workers import Workers
 
@@ -71,6 +72,9 @@ class Vectorised(Clients):
     device: torch.device = CPU
     programs: dict[Key, Program | None] = field(default_factory=dict)
     decisions: Decisions = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", replace(self.task, kernels=accelerate))
 
     def round(
         self,

@@ -205,7 +205,7 @@ def _fitting(engine: "Vectorised", shape: Shape) -> np.ndarray:
 
 
 def _in_double(engine: "Vectorised") -> "Vectorised":
-    task = ModuleTask(engine.task.module, engine.task.loss)
+    task = ModuleTask(engine.task.module, engine.task.loss, engine.task.kernels)
     task.module.double()
     return replace(engine, task=task, start=tree.each(lambda leaf: leaf.double(), engine.start), programs={})
 

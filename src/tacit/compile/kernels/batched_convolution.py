@@ -12,7 +12,8 @@ places of a row are one long run, whatever a kernel does with rows and columns.
 # pyright: reportIncompatibleMethodOverride=false
 # (the signatures of an autograd function are its own)
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -20,17 +21,24 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tacit.compile.kernels import convolve, winograd
-from tacit.compile.kernels.batched import Choice, Dims, Return, batched_first, pair
+from tacit.compile.kernels.batched import Choice, Dims, Pair, Return, batched_first, pair
 from tacit.compile.kernels.patches import Convolution
 
 _WIDE: Final = 512  # numbers in one filter; larger convolutions are in good hands with torch
 
 
 class Kernels(TorchFunctionMode):
-    """While active, a module's plain 2-d convolutions and poolings take the kernels of this room."""
+    """While active, a module's plain 2-d convolutions and poolings take the kernels of this room.
+
+    `more`: further functions that torch lets a mode replace, and what does them here.
+    """
+
+    def __init__(self, more: Mapping[Any, Callable[..., Tensor | None]] = MappingProxyType({})) -> None:
+        super().__init__()
+        self._more = more
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        ours = _OURS.get(func)
+        ours = _OURS.get(func) or self._more.get(func)
         done = None if ours is None else ours(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if done is None else done
 
@@ -60,6 +68,14 @@ def conv2d(
     else:
         out = Convolution.apply(x, weight, pair(stride), pair(padding))
     return out if bias is None else out + bias.view(-1, 1, 1)
+
+
+def conv_relu(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair = (0, 0)) -> Tensor:
+    """relu(conv2d(x, weight, bias)) with stride 1, without the numbers between where a kernel suits it."""
+    if (out := convolve(x, weight, bias, padding=padding, relu=True)) is not None:
+        return out
+    plain = conv2d(x, weight, bias, padding=padding)
+    return (torch.conv2d(x, weight, bias, padding=padding) if plain is None else plain).relu()
 
 
 def max_pool2d(
