@@ -14,7 +14,7 @@ from tacit.experiments.run_dir import Folder
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.level_periods import accounts
-from tacit.report.summary import open_findings
+from tacit.report.summary import open_run
 from tests.experiments.tiny import run, stopping_after
 
 # "0" opts out and comes back, "1" opts out, "2" asks for more than it has spent already
@@ -48,7 +48,7 @@ def test_the_report_counts_clients_where_they_are_now_and_says_what_a_change_doe
     assert "Changes of level between rounds: 3 clients" in said
     table = pd.read_csv(tmp_path / "a" / "clients.csv", dtype=str).set_index("client")["level"]
     assert [table[name] for name in "0123"] == ["private", "open", "strict", "private"]
-    assert words(*open_findings(tmp_path / "a").guarantees()) == said
+    assert words(*open_run(tmp_path / "a").guarantees()) == said
 
 
 def test_the_epsilon_of_a_level_is_that_of_whoever_there_spent_most(tmp_path: Path) -> None:

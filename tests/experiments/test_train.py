@@ -286,8 +286,8 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
 def test_every_public_name_is_there() -> None:
     assert all(getattr(tacit, name) is not None for name in tacit.__all__)
     assert set(dir(tacit)) == set(tacit.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        tacit.nothing  # noqa: B018
+    with pytest.raises(AttributeError, match="attribute nothing"):
+        tacit.nothing  # pyright: ignore  # noqa: B018
 
 
 def test_a_rota_from_a_file_asks_nobody_twice_and_says_what_that_costs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tacit.report.charts import sections
 from tacit.report.facts import Facts, Promise
 from tacit.report.metrics import frame
 from tacit.report.report import open_all, places, tell, write_html, write_png
-from tacit.report.summary import Findings, open_findings
+from tacit.report.summary import Findings, open_run
 from tests.experiments.tiny import run
 
 PRIVATE = Promise("private", 18, "protected", 4.0, 1e-3, "add/remove", 1.2, "noise")
@@ -54,7 +54,7 @@ def test_the_page_says_what_was_guaranteed_spent_and_run(folders: list[Path], tm
 
 
 def test_names_cannot_break_out_of_the_page(folders: list[Path], tmp_path: Path) -> None:
-    found = open_findings(folders[0])
+    found = open_run(folders[0])
     evil = "</script><b>x"
     promises = tuple(replace(promise, level=evil) for promise in found.facts.promises[:1])
     odd = replace(found, title=evil, facts=replace(found.facts, promises=promises))
@@ -69,7 +69,7 @@ def test_the_image_is_written(folders: list[Path], tmp_path: Path) -> None:
 
 
 def test_a_run_without_figures_can_be_shown(folders: list[Path], tmp_path: Path) -> None:
-    found = open_findings(folders[0])
+    found = open_run(folders[0])
     empty = replace(found, metrics=frame([]), clients=pd.DataFrame(columns=found.clients.columns), statement=(), done=0)
     write_png([empty], tmp_path / "image.png")
     write_html([empty], tmp_path / "page.html")
@@ -95,7 +95,7 @@ def test_every_accuracy_is_marked_as_simulation(folders: list[Path]) -> None:
 
 
 def test_a_run_that_shares_nothing_has_no_shared_model_to_show(folders: list[Path]) -> None:
-    alone = open_findings(folders[2])
+    alone = open_run(folders[2])
     assert alone.value("all", "shared_mean") is None
     assert alone.value("all", "common") is None
     assert alone.value("all", "personal_mean") is not None
@@ -111,7 +111,7 @@ def test_the_tables_fit_a_terminal_of_80_columns(folders: list[Path]) -> None:
 
 def test_a_run_on_disk_says_what_the_run_itself_said(tmp_path: Path) -> None:
     result = run(tmp_path / "a", "rounds=2")
-    found = open_findings(tmp_path / "a")
+    found = open_run(tmp_path / "a")
     assert found.guarantees() == result.guarantees()
     assert found.metrics.equals(result.metrics)
     assert found.clients.equals(result.findings.clients)
@@ -119,7 +119,7 @@ def test_a_run_on_disk_says_what_the_run_itself_said(tmp_path: Path) -> None:
 
 
 def test_a_record_plan_says_what_it_treats_as_public(folders: list[Path]) -> None:
-    said = open_findings(folders[1]).guarantees()
+    said = open_run(folders[1]).guarantees()
     assert said[0].startswith("private: record-level differential privacy (add/remove one record)")
     assert "Each client's number of rows is treated as public." in said
 
@@ -136,15 +136,15 @@ def test_reports_go_into_the_run_or_beside_the_first_of_several() -> None:
 
 def test_what_is_no_run_is_named(tmp_path: Path, folders: list[Path]) -> None:
     with pytest.raises(TacitError, match="there is no run at"):
-        open_findings(tmp_path / "none")
+        open_run(tmp_path / "none")
     with pytest.raises(TacitError, match="is not the folder of a run"):
-        open_findings(tmp_path)
+        open_run(tmp_path)
     (tmp_path / "config.toml").write_text("rounds = 3")
     with pytest.raises(TacitError, match="ended before its first round"):
-        open_findings(tmp_path)
+        open_run(tmp_path)
     (tmp_path / "facts.json").write_text("{}")
     with pytest.raises(TacitError, match="cannot be read"):
-        open_findings(tmp_path)
+        open_run(tmp_path)
 
 
 def test_facts_outlive_the_run() -> None:

@@ -9,7 +9,7 @@ from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.report.html import page
 from tacit.report.plots import write_png
-from tacit.report.summary import Findings, open_findings
+from tacit.report.summary import Findings, open_run
 from tacit.report.tables import comparison, level_table
 
 __all__ = ["open_all", "places", "tell", "write_html", "write_png"]
@@ -17,7 +17,7 @@ __all__ = ["open_all", "places", "tell", "write_html", "write_png"]
 
 def open_all(paths: Sequence[Path]) -> list[Findings]:
     """The runs in these folders, each under a title of its own."""
-    several = [open_findings(path) for path in paths]
+    several = [open_run(path) for path in paths]
     titles = [findings.title for findings in several]
     if len(set(titles)) < len(titles):
         twice = next(title for title in titles if titles.count(title) > 1)

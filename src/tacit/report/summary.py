@@ -133,7 +133,7 @@ class Findings:
         return [*((label(level), level) for level in held), (ALL, ALL)]
 
 
-def open_findings(path: Path | str) -> Findings:
+def open_run(path: Path | str) -> Findings:
     """A run from its folder, finished or not."""
     import pandas as pd
 
