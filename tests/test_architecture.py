@@ -17,7 +17,8 @@ MAY_IMPORT = {
     "compile": {"errors", "c_library"},  # an accelerator that can be taken out
     "secagg": {"errors"},  # a protocol: it knows neither privacy nor transport
     "methods": BASE,  # a method cannot name a mechanism
-    "privacy": BASE | {"c_library"},  # a mechanism cannot see a method, and nothing that it does goes through the compiler
+    "privacy": BASE
+    | {"c_library"},  # a mechanism cannot see a method, and nothing that it does goes through the compiler
     "data": BASE,
     "sampling": BASE | {"data", "privacy"},
     "models": BASE | {"data"},
@@ -25,7 +26,8 @@ MAY_IMPORT = {
     "rounds": BASE | {"privacy", "data", "sampling", "models", "simulation"},
     "report": BASE | {"privacy", "sampling", "rounds"},
     "experiments": BASE | {"privacy", "data", "sampling", "models", "methods", "simulation", "rounds", "report"},
-    "federation": BASE | {"privacy", "data", "sampling", "models", "secagg", "simulation", "rounds", "experiments"},
+    "federation": BASE
+    | {"privacy", "data", "sampling", "models", "secagg", "simulation", "rounds", "report", "experiments"},
     "estimation": BASE | {"privacy", "data", "sampling", "models", "methods", "rounds", "report"},
     "cli": BASE | {"data", "privacy", "report", "experiments", "estimation", "federation", "tacit"},
     "tacit": BASE | {"privacy", "data", "sampling", "models", "methods", "rounds", "report", "experiments"},
@@ -45,7 +47,11 @@ def room_of_module(name: str) -> str | None:
         return "papers"
     if parts[0] != "tacit":
         return None
-    return parts[1] if len(parts) > 1 and ((SOURCE / parts[1]).is_dir() or parts[1] in ("errors", "c_library")) else "tacit"
+    return (
+        parts[1]
+        if len(parts) > 1 and ((SOURCE / parts[1]).is_dir() or parts[1] in ("errors", "c_library"))
+        else "tacit"
+    )
 
 
 def room_of_file(path: Path) -> str:

@@ -14,6 +14,7 @@ from tacit.compile.pipeline import simplify
 from tacit.compile.replay import record
 from tacit.compile.trace import taped
 from tacit.privacy.mechanisms.clipped_upload_sum import Product
+from tacit.simulation.rehearsal import uploads_of
 from tests.compile.test_small_passes import CLIENTS
 
 pytestmark = pytest.mark.skipif(not compiled(), reason="no C compiler that the kernels can be built with")
@@ -88,7 +89,7 @@ def products(y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def test_an_upload_that_is_a_product_is_handed_over_as_one_and_never_stored() -> None:
     y, x = numbers(CLIENTS, ROWS, HIDDEN), numbers(CLIENTS, ROWS, 784)
-    replay = record(products, y, x, uploads=1)
+    replay = record(products, y, x, uploads=uploads_of(1))
     upload, state = replay(y, x)
     assert isinstance(upload, Product)
     assert upload.shape == (CLIENTS, HIDDEN, 784)
@@ -104,7 +105,7 @@ def test_what_is_no_upload_or_is_read_by_others_is_stored() -> None:
         (lambda y, x: (made := torch.bmm(y.mT, x), made.amax((1, 2))), 1),
         (lambda y, x: (torch.bmm(y.mT, x).mT, y), 1),
     ):
-        replay = record(program, y, x, uploads=uploads)
+        replay = record(program, y, x, uploads=uploads_of(uploads))
         for got, expected in zip(replay(y, x), program(y, x), strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 

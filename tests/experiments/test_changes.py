@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 from tacit.cli.main import app
 from tacit.errors import TacitError
 from tacit.experiments import train
-from tacit.experiments.run_dir import Folder
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.level_periods import accounts
+from tacit.report.run_folder import Folder
 from tacit.report.summary import open_run
 from tests.experiments.tiny import run, stopping_after
 

@@ -9,8 +9,8 @@ import tacit
 from tacit.data.dataset import Federation
 from tacit.errors import TacitError
 from tacit.experiments.build import build
-from tacit.experiments.run_dir import Folder
 from tacit.privacy.mechanisms import requests as plans
+from tacit.report.run_folder import Folder
 from tacit.rounds.assemble import assemble
 from tacit.simulation.fingerprint import data_parts, digest
 from tests.experiments.tiny import tiny

@@ -11,9 +11,9 @@ import tacit
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
 from tacit.experiments.observers import interruptible
-from tacit.experiments.run_dir import Folder
 from tacit.report.metrics import ALL, Metrics, Row, read
-from tacit.report.summary import open_findings
+from tacit.report.run_folder import Folder
+from tacit.report.summary import open_run
 from tacit.rounds import checkpoint
 from tests.experiments.tiny import run, stopping_after, tiny
 
@@ -166,7 +166,7 @@ def test_a_spent_budget_ends_the_run_and_says_so(tmp_path: Path) -> None:
 
 
 def test_epsilon_grows_to_the_budget_and_stays_below_rdp(whole: Folder) -> None:
-    (rounds, pld), (_, rdp) = open_findings(whole.path).spent_over_rounds("private").values()
+    (rounds, pld), (_, rdp) = open_run(whole.path).spent_over_rounds("private").values()
     assert rounds == [1, 2, 3, 4, 5, 6, 7, 8]
     assert pld == sorted(pld)
     assert pld[-1] == pytest.approx(6, abs=0.01)

@@ -19,7 +19,6 @@ import tacit
 from tacit.cli.main import app
 from tacit.errors import TacitError
 from tacit.experiments import observers, train
-from tacit.experiments.run_dir import Folder
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import SIMULATION, shown, statement
 from tacit.report import wording
@@ -27,7 +26,8 @@ from tacit.report.charts import sections
 from tacit.report.html import page
 from tacit.report.metrics import Metrics
 from tacit.report.report import open_all, tell
-from tacit.report.summary import open_findings
+from tacit.report.run_folder import Folder
+from tacit.report.summary import open_run
 from tacit.rounds.loop import Run
 from tests.experiments.tiny import run, stopping_after
 
@@ -93,7 +93,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
 
 
 def terminal(folder: Path) -> str:
-    return in_words(*tell([open_findings(folder)]))
+    return in_words(*tell([open_run(folder)]))
 
 
 def in_words(*parts: object) -> str:
@@ -104,13 +104,13 @@ def in_words(*parts: object) -> str:
 
 
 def the_page(folder: Path) -> str:
-    text = page([open_findings(folder)])
+    text = page([open_run(folder)])
     return text[: text.index("<script>/**")]
 
 
 def charts(folder: Path) -> str:
     """What both page and image draw: where each line ends."""
-    about = [section for section in sections([open_findings(folder)]) if "epsilon" in section.title]
+    about = [section for section in sections([open_run(folder)]) if "epsilon" in section.title]
     lines = [line for section in about for panel in section.panels for line in panel.series if line.style != "dash"]
     return " ".join(f"epsilon {wording.number(line.y[-1])}" for line in lines)
 
@@ -261,7 +261,7 @@ def test_a_ledger_that_lost_charges_is_refused(
     shutil.copytree(stopped[plan, "never"], tmp_path / "tiny-0")
     ledger_without(rows)(tmp_path / "tiny-0")
     with pytest.raises(TacitError, match="restore"):
-        open_findings(tmp_path / "tiny-0")
+        open_run(tmp_path / "tiny-0")
 
 
 def test_a_finished_run_with_metrics_cut_short_is_refused_and_told_what_to_do(
@@ -279,7 +279,7 @@ def test_the_commands_say_after_which_round_what_was_measured_and_spent(
     stopped: dict[tuple[str, str], Path], how: str
 ) -> None:
     folder = stopped["grouped", how]
-    charged, found = STOPS[how], open_findings(folder)
+    charged, found = STOPS[how], open_run(folder)
     assert found.spending is not None
     assert found.spending.rounds == charged
     text = terminal(folder)
@@ -389,7 +389,7 @@ def test_a_simulation_says_on_page_terminal_and_in_facts_that_nobody_is_protecte
     assert the_page(folder).count(SIMULATION) >= 3  # the heading, the card of the protected level, the chart
     assert SIMULATION in terminal(folder)
     assert json.loads(Folder(folder).facts.read_text())["simulation"] == SIMULATION
-    assert wording.as_sentence(SIMULATION) in open_findings(folder).guarantees()
+    assert wording.as_sentence(SIMULATION) in open_run(folder).guarantees()
 
 
 def test_where_nothing_is_promised_nothing_is_said_of_noise(tmp_path: Path) -> None:

@@ -235,9 +235,9 @@ def ledger(
             typer.echo(str(line))
         raise typer.Exit(int(any(line.passed is False for line in found)))
     from tacit.experiments.changes import changes_table
-    from tacit.experiments.run_dir import Folder, ledger_in
     from tacit.privacy.ledger.statement import SIMULATION
     from tacit.report.budget import ledger_table
+    from tacit.report.run_folder import Folder, ledger_in
 
     path = ledger_in(folder)
     if Folder(folder).facts.is_file():

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from tacit.compile.client_loop.fuse import each_client
+from tacit.compile.handover import NOTHING, Handover
 from tacit.compile.nodes import given, is_zero
 from tacit.compile.passes.gather_scatter import picks
 from tacit.compile.passes.hoist_steps import at_once
@@ -39,8 +40,8 @@ _FROM_NOTHING = {
 """What these make depends on shapes alone."""
 
 
-def simplify(graph: GraphModule, uploads: int = 0) -> GraphModule:
-    """The graph, changed in place. Its first `uploads` results are for the privacy room (see `unstored.py`)."""
+def simplify(graph: GraphModule, uploads: Handover = NOTHING) -> GraphModule:
+    """The graph, changed in place. Its first results are handed over to somebody else (`handover.py`)."""
     _drop_unused(graph)
     _keep_constants(graph)
     _drop_times_one(graph)

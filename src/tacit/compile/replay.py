@@ -16,12 +16,11 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from tacit.compile.acceptance import Pair, Program, Refused, Trial, Trials, accept
+from tacit.compile.handover import NOTHING, Handover
 from tacit.compile.kernels.batched import OPENED
 from tacit.compile.passes.rematerialise_outer import operands
 from tacit.compile.pipeline import simplify
 from tacit.compile.trace import taped
-from tacit.privacy.mechanisms.clipped_upload_sum import stored
-from tacit.simulation import memory
 
 _plainly: Any = getattr(torch.jit, "optimized_execution", nullcontext)
 
@@ -35,19 +34,19 @@ def record(
     *inputs: Any,
     trials: Trials | None = None,
     sure: bool = False,
-    uploads: int = 0,
+    uploads: Handover = NOTHING,
     check: Check = lambda graph, recording: "",
 ) -> "Recording":
     """The program for inputs of these shapes. `Refused`, with the reason, where it cannot be recorded or differs.
 
-    The first `uploads` leaves of its results are for the privacy room, and may be `Product`s. `check`: what else must
+    `uploads`: its first results, which are handed over to somebody else. `check`: what else must
     hold. `sure`: it was compared before, so it need not be again. In one thread alone: nothing else may run meanwhile.
     """
     compared: Trials = Scaled(inputs) if trials is None else trials
     try:
-        with torch.no_grad(), memory.apart():
+        with torch.no_grad():
             graph, shape = _simplified(program, inputs, uploads)
-            recording = Recording(graph, _interpreted(graph, pytree.tree_leaves(inputs)), inputs, shape)
+            recording = Recording(graph, _interpreted(graph, pytree.tree_leaves(inputs)), inputs, shape, uploads)
             if why := check(graph, recording):
                 raise Refused(why)
             if not sure:
@@ -61,19 +60,19 @@ def record(
 
 def _stored(recording: "_Laid") -> Program:
     """With uploads as tensors, to be compared."""
-    return lambda *inputs: pytree.tree_map(stored, recording(*inputs))
+    return lambda *inputs: pytree.tree_map(recording.uploads.stored, recording(*inputs))
 
 
-def _in_double(trials: Trials, uploads: int) -> Pair | None:
+def _in_double(trials: Trials, uploads: Handover) -> Pair | None:
     """The passes themselves, on the program in double precision: nothing there is compiled for single."""
     if trials.exact is None:
         return None
     inputs = trials.in_double(trials.tame(0))
     graph, shape = _simplified(trials.exact, inputs, uploads)
-    return Pair(trials.exact, _stored(_Laid(graph, graph, inputs, shape)))
+    return Pair(trials.exact, _stored(_Laid(graph, graph, inputs, shape, uploads)))
 
 
-def _simplified(program: Program, inputs: Any, uploads: int) -> tuple[GraphModule, Any]:
+def _simplified(program: Program, inputs: Any, uploads: Handover) -> tuple[GraphModule, Any]:
     """What the passes make of it, and the structure of what it gives."""
     shapes = []
 
@@ -88,14 +87,14 @@ def _simplified(program: Program, inputs: Any, uploads: int) -> tuple[GraphModul
 class _Laid:
     """Runs something on inputs that are laid out in memory as the recorded ones were."""
 
-    def __init__(self, graph: GraphModule, run: Any, inputs: Any, shape: Any) -> None:
-        self._graph, self.run, self._shape = graph, run, shape
+    def __init__(self, graph: GraphModule, run: Any, inputs: Any, shape: Any, uploads: Handover) -> None:
+        self._graph, self.run, self._shape, self.uploads = graph, run, shape, uploads
         self._strides = [leaf.stride() for leaf in pytree.tree_leaves(inputs)]
 
     def __call__(self, *given: Any) -> Any:
         flat = [_laid(new, old) for new, old in zip(pytree.tree_leaves(given), self._strides, strict=True)]
         with torch.no_grad(), _plainly(False):  # its optimizer gains nothing here, and first runs the program twice
-            return pytree.tree_unflatten(operands(self._graph, list(self.run(*flat))), self._shape)
+            return pytree.tree_unflatten(operands(self._graph, list(self.run(*flat)), self.uploads), self._shape)
 
 
 class Recording(_Laid):

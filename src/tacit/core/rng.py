@@ -5,11 +5,14 @@ threads, or the order in which clients run. Distinct keys give independent strea
 """
 
 import hashlib
+import math
+import os
 from collections.abc import Iterable
 from threading import local
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 KEY_WORDS: Final = 2
 _DIGEST: Final = 8 * KEY_WORDS  # bytes
@@ -69,3 +72,12 @@ def uniforms(shape: tuple[int, ...], seed: int, purpose: str, *parts: int) -> np
 
 
 _own = local()
+
+
+def secure_open_uniform(size: int | tuple[int, ...]) -> NDArray[np.float64]:
+    """Odd multiples of 2^-53 from the operating system's generator: as fine near 1 as near 0, and neither of them.
+
+    52 random bits and one more place are exact in a float; with 53 the largest would be rounded to 1.
+    """
+    words = np.frombuffer(os.urandom(8 * math.prod(np.atleast_1d(size).tolist())), dtype=np.uint64) >> np.uint64(12)
+    return np.asarray((2 * words + np.uint64(1)) * 2.0**-53, dtype=np.float64).reshape(size)

@@ -22,15 +22,6 @@ class Source(Protocol):
     def standard_normal(self, size: Shape, /) -> Array: ...
 
 
-def secure_open_uniform(size: Shape) -> Array:
-    """Odd multiples of 2^-53 from the operating system's generator: as fine near 1 as near 0, and neither of them.
-
-    52 random bits and one more place are exact in a float; with 53 the largest would be rounded to 1.
-    """
-    words = np.frombuffer(os.urandom(8 * math.prod(np.atleast_1d(size).tolist())), dtype=np.uint64) >> np.uint64(12)
-    return np.asarray((2 * words + np.uint64(1)) * 2.0**-53, dtype=np.float64).reshape(size)
-
-
 class SecureSource:
     """Numbers from the operating system's cryptographic generator: nobody can draw them again."""
 
@@ -41,7 +32,7 @@ class SecureSource:
     def standard_normal(self, size: Shape, /) -> Array:
         from scipy.special import ndtri
 
-        return np.asarray(ndtri(secure_open_uniform(size)), dtype=np.float64)
+        return np.asarray(ndtri(rng.secure_open_uniform(size)), dtype=np.float64)
 
 
 def source(seed: int | None, purpose: str, *parts: int) -> Source:

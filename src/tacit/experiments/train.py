@@ -20,13 +20,13 @@ from tacit.experiments.config import Config, full
 from tacit.experiments.fingerprint import describe, identity
 from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
 from tacit.experiments.result import Result
-from tacit.experiments.run_dir import Folder
 from tacit.experiments.toml import dumps
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Plan
 from tacit.report.facts import Facts
 from tacit.report.metrics import Metrics, frame, score_rows
+from tacit.report.run_folder import Folder
 from tacit.report.spending import Spending
 from tacit.report.summary import ON_REQUEST, Findings
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble

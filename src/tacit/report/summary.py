@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.core.files import storage
 from tacit.errors import StorageError, TacitError
-from tacit.experiments.run_dir import Folder, existing
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.report import wording
 from tacit.report.earlier_runs import epochs_in, recomputed
 from tacit.report.facts import Facts
 from tacit.report.metrics import ALL, CHARGES, Row, frame, label, read
+from tacit.report.run_folder import Folder, existing
 from tacit.report.spending import Spending, Spent
 
 if TYPE_CHECKING:

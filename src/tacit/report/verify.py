@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tacit.errors import TacitError
-from tacit.experiments.run_dir import ledger_in
 from tacit.privacy.ledger.chain import Head, read_head
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import Line, moved, shown, statement
+from tacit.report.run_folder import ledger_in
 from tacit.rounds import checkpoint
 
 _SERVER: Final = "server"

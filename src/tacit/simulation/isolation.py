@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 
+from tacit.compile.handover import Handover
 from tacit.compile.passes.rematerialise_outer import operands
 from tacit.compile.replay import Program
 from tacit.core import tree
@@ -34,9 +35,9 @@ def keeps_clients_apart(program: Program, view: Any, public: Tree, round: Tensor
 
 
 def moves_by_guarded_steps(
-    graph: GraphModule, plain: GraphModule, uploads: int, view: Any, public: Tree, round: Tensor, inputs: Inputs
+    graph: GraphModule, plain: GraphModule, uploads: Handover, view: Any, public: Tree, round: Tensor, inputs: Inputs
 ) -> bool:
-    """Whether data reach the first `uploads` results through `guarded_steps` alone.
+    """Whether data reach the results that are handed over through `guarded_steps` alone.
 
     What a client keeps counts as data, too, unless the plain program sends it on (SCAFFOLD's control variate, which
     follows from noisy steps): `plain` is its graph, before any pass.
@@ -46,11 +47,12 @@ def moves_by_guarded_steps(
     other_states = inputs._replace(state=_changed(inputs, everybody).state)
 
     def same(of: GraphModule, changed: Inputs) -> bool:
-        before, after = (
-            operands(of, list(_SameSteps(of).run(*pytree.tree_leaves((view, public, round, each)))))[:uploads]
-            for each in (inputs, changed)
-        )
-        return all(_same(stored(a), stored(b)) for a, b in zip(before, after, strict=True))
+        def handed_over(given: Inputs) -> list[Any]:
+            results = list(_SameSteps(of).run(*pytree.tree_leaves((view, public, round, given))))
+            return operands(of, results, uploads)[: uploads.leaves]
+
+        pairs = zip(handed_over(inputs), handed_over(changed), strict=True)
+        return all(_same(stored(a), stored(b)) for a, b in pairs)
 
     return same(graph, other_rows) and (same(graph, other_states) or not same(plain, other_states))
 

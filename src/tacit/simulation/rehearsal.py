@@ -19,12 +19,15 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from tacit.compile.acceptance import Program, Refused, Trial
+from tacit.compile.handover import Handover
 from tacit.compile.replay import Recording, record
 from tacit.compile.trace import taped
 from tacit.core import tree
 from tacit.core.contract import Shared, Tree
 from tacit.data.dataset import as_input
 from tacit.models.functional import ModuleTask
+from tacit.privacy.mechanisms.clipped_upload_sum import Product, stored, takes_product
+from tacit.simulation import memory
 from tacit.simulation.chunk import Inputs, Shape
 from tacit.simulation.isolation import keeps_clients_apart, moves_by_guarded_steps
 
@@ -44,20 +47,26 @@ def recorded(engine: "Vectorised", shape: Shape, given: "Broadcast", sure: bool 
     `sure`: it was accepted before. In one thread alone: nothing else may run while a program is recorded.
     """
     try:
-        rehearsal, uploads = Rehearsal(engine, shape, given), len(engine.plan.setting.upload)
+        rehearsal, uploads = Rehearsal(engine, shape, given), uploads_of(len(engine.plan.setting.upload))
         first = rehearsal.tame(0).inputs
         check = partial(_check, engine, rehearsal.program, uploads, first)
-        recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
+        with memory.apart():
+            recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
         recording.replace_constants(rehearsal.data)
         return recording
     except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, AssertionError) as error:
         raise Refused.because(error) from error
 
 
+def uploads_of(leaves: int) -> Handover:
+    """The first leaves of a program's results, for the privacy room: in the forms that it takes."""
+    return Handover(leaves, takes_product, Product, stored)
+
+
 def _check(
     engine: "Vectorised",
     program: Program,
-    uploads: int,
+    uploads: Handover,
     inputs: tuple[Any, ...],
     graph: GraphModule,
     recording: Recording,

@@ -21,7 +21,7 @@ from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Account
 from tacit.report.budget import ledger_table
 from tacit.report.earlier_runs import epochs_in
-from tacit.report.summary import open_findings
+from tacit.report.summary import open_run
 from tacit.sampling.cohorts import PoissonBatches
 from tests.experiments.tiny import run as tiny_run
 from tests.worlds import RECORD, ragged, run
@@ -158,7 +158,7 @@ def test_the_ledger_in_a_runs_folder_is_recomputed_by_what_the_folder_says(tmp_p
         scope: line.epsilon for scope, line in before.items()
     }
     assert any(line.stated is not None and line.stated < line.epsilon for line in found.values())
-    told = open_findings(folder)
+    told = open_run(folder)
     assert "recomputed: earlier versions stated" in "".join(line.words for line in told.statement)
     assert any("Earlier versions stated" in line for line in told.guarantees())
     with pytest.raises(TacitError, match="begun by an earlier version"):

@@ -240,7 +240,7 @@ def test_fast_noise_is_finite_and_symmetric_to_its_last_bit(
 
 
 def test_uniform_numbers_are_as_fine_near_one_as_near_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tacit.estimation.domain import secure_open_uniform
+    from tacit.core.rng import secure_open_uniform
 
     words = [np.uint64(2**64 - 1 - i * 2**12) for i in range(6)]
     monkeypatch.setattr("os.urandom", lambda size: np.array(words, np.uint64).tobytes())

@@ -9,7 +9,6 @@ import torch
 from tacit.data.dataset import Federation, features, offsets_of
 from tacit.errors import TacitError
 from tacit.estimation.multitask.objective import Objective, objective
-from tacit.experiments.result import outputs as outputs_of
 from tacit.methods.multitask.covariance import correlation
 from tacit.methods.multitask.method import Multitask
 from tacit.models import SoftmaxRegression
@@ -17,6 +16,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
+from tacit.rounds.predict import outputs as outputs_of
 from tacit.sampling.availability import Devices
 from tacit.sampling.cohorts import Poisson
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tacit.core import rng, tree
 from tacit.core.contract import Tree
-from tacit.estimation.domain import secure_open_uniform
 from tacit.privacy.mechanisms.discrete_gaussian import Words, keyed_words, sample, secure_words
 from tacit.privacy.mechanisms.integers import keyed_round, keyed_skellam, rounded, secure_skellam, secure_uniform
 from tacit.privacy.mechanisms.lattice import NO_NOISE, log_stds, place, step
@@ -103,7 +102,7 @@ class Secure:
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         from scipy.special import ndtri
 
-        return torch.from_numpy(ndtri(secure_open_uniform(size))).to(dtype)
+        return torch.from_numpy(ndtri(rng.secure_open_uniform(size))).to(dtype)
 
     def discrete(self, size: int, multiplier: Tensor) -> Tensor:
         log_std = int(log_stds(multiplier))
