@@ -36,7 +36,7 @@ class Recipe:
 
     method: Method
     rounds: int = 40
-    privacy: Privacy = field(default_factory=Privacy)
+    privacy: Privacy = field(default_factory=lambda: Privacy())
     rate: float = 1.0
     batch: int = 64
     epochs: int = 1

@@ -1,5 +1,6 @@
 """In a federation noise is exact, whatever the terms say; in a simulation it is where that is asked for."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tacit.experiments.build import build_privacy
 from tacit.experiments.config import parse
 from tacit.experiments.fingerprint import identity
 from tacit.federation.protocol.messages import Answer, unpack
-from tacit.federation.service.experiment import experiment_of
+from tacit.federation.service.experiment import experiment_of, text_of
 from tacit.methods import FedAvg, Multitask
 from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.levels import Level
@@ -119,7 +120,7 @@ def test_exact_noise_is_asked_for_in_a_file_and_makes_another_run() -> None:
     assert exact.engine.plan.release != fast.engine.plan.release
     same = (ragged(3), torch.nn.Linear(2, 2), FedAvg())
     training = World(FedAvg()).training
-    marks = {identity(*same, replace(NOISY["central"], noise=kind), training) for kind in ("exact", "fast")}
+    marks = {identity(*same, replace(NOISY["central"], noise=kind), training, key=b"") for kind in ("exact", "fast")}
     assert len(marks) == 2
     with pytest.raises(TacitError, match="noise is 'slow'"):
         Privacy(noise="slow")  # type: ignore[arg-type]
@@ -128,6 +129,8 @@ def test_exact_noise_is_asked_for_in_a_file_and_makes_another_run() -> None:
 def test_a_federation_refuses_terms_with_fast_noise() -> None:
     text = '[privacy]\nplan = "central"\nnoise = "fast"\n[levels]\nprivate = { epsilon = 8.0, delta = 1e-3 }\n'
     with pytest.raises(TacitError, match="a federation's noise is exact"):
+        text_of(parse(tomllib.loads(text)))
+    with pytest.raises(TacitError, match=r"privacy\.noise.*may not set"):
         experiment_of(text)
 
 

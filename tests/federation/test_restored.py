@@ -223,7 +223,7 @@ def test_an_answer_is_in_the_ledger_before_it_is_computed(tmp_path: Path, monkey
     server = world.conductor(tmp_path, wire)
     client = wire.clients["c1"]
 
-    class Died(Exception):
+    class Died(BaseException):
         pass
 
     def die(*_: object) -> Callable[..., object]:

@@ -52,7 +52,8 @@ def test_of_many_clients_a_sample_is_kept_and_absence_is_no_loss() -> None:
 
 def started(method: Method, folder: Path | None = None, rate: float = 1.0) -> Run:
     parts = assembled(method, CENTRAL, ragged(8), rounds=3, rate=rate)
-    return Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(1, 1, heterogeneity=True), folder=folder)
+    ledger = Ledger.open(":memory:" if folder is None else folder / "ledger.sqlite")
+    return Run(*parts, ledger=ledger, schedule=Schedule(1, 1, heterogeneity=True), folder=folder)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def _privacy(privacy: Privacy) -> str:
 
 def _result_of(training: Training) -> Training:
     """Without what leaves the result as it is."""
-    return replace(training, chunk=None, engine="local")
+    return replace(training, chunk=None, engine="local", compile="auto")
 
 
 def model_digest(model: nn.Module) -> str:
