@@ -36,7 +36,7 @@ run_clientapp = import_module("flwr.supernode.runtime.run_clientapp")
 run_clientapp.unpack_fab = run_clientapp.install_from_fab
 del run_clientapp.install_from_fab
 import_module("flwr.supernode.cli.flwr_clientapp").flwr_clientapp = lambda: print("the server's code runs")
-from tacit.deployment import own_code
+from tacit.federation.flower import no_remote_code as own_code
 own_code.main()
 """
 

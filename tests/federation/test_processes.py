@@ -16,7 +16,7 @@ from tacit.federation.service import owned_processes
 
 OWNER = """
 import os, subprocess, sys, time
-from tacit.deployment import lifeline
+from tacit.federation.flower import lifeline
 for name in sys.argv[1:]:
     subprocess.Popen(
         lifeline.command("family", name), env=os.environ | lifeline.variables(),
@@ -27,7 +27,7 @@ time.sleep(60)
 FAMILY = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from tacit.deployment import lifeline
+from tacit.federation.flower import lifeline
 
 def born(name):
     Path(name).write_text(str(os.getpid()))
@@ -52,7 +52,7 @@ time.sleep(60)
 BY_THREAD = """
 import os, sys, time
 from pathlib import Path
-from tacit.deployment import lifeline
+from tacit.federation.flower import lifeline
 
 def cannot(line):
     raise OSError("another system")

@@ -23,7 +23,7 @@ Key = tuple[Shape, tuple[torch.Size, ...]]
 """Of a recorded program: its chunk, and the shapes of what is broadcast (a method's may change between rounds)."""
 Decisions = dict[Key, str]
 """Why each program was refused; "" for those that were accepted."""
-_ROOMS: Final = ("engine", "models", "privacy")
+_ROOMS: Final = ("compile", "core", "models", "privacy", "simulation")
 
 
 def saved(decisions: Decisions) -> dict[str, Any]:
