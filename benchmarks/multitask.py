@@ -14,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from tacit.data.dataset import Federation, offsets_of
+from tacit.data.dataset import FederatedDataset, offsets_of
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression
 from tacit.privacy.ledger.ledger import Ledger
@@ -25,7 +25,7 @@ from tacit.sampling.cohorts import Poisson
 ROWS, FEATURES = 300, 561
 
 
-def federation(devices: int) -> Federation:
+def federation(devices: int) -> FederatedDataset:
     """Unit rows, classes by a model that devices share but for a part of their own."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(devices * ROWS, FEATURES, generator=draw)
@@ -36,7 +36,7 @@ def federation(devices: int) -> Federation:
     offsets = offsets_of(np.full(devices, ROWS))
     ids = tuple(f"d{k}" for k in range(devices))
     y = (scores > 0).long()
-    return Federation("bench", x, y, offsets, x[:0], y[:0], offsets * 0, None, None, ids, 2)
+    return FederatedDataset("bench", x, y, offsets, x[:0], y[:0], offsets * 0, None, None, ids, 2)
 
 
 def to_gap(wanted: float = 1e-3, strength: float = 0.1) -> dict[str, float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.methods import Ditto, FedAvg
 from tacit.models import MLP
 from tacit.privacy.ledger.ledger import Ledger
@@ -42,7 +42,7 @@ class Point:
     rounds: int = 7
 
 
-def population(point: Point) -> Federation:
+def population(point: Point) -> FederatedDataset:
     """Random bytes; `rows` to train on and one to test on for each client."""
     draw = torch.Generator().manual_seed(0)
     n = point.population
@@ -53,7 +53,7 @@ def population(point: Point) -> Federation:
     def labels(rows: int) -> torch.Tensor:
         return torch.randint(0, 10, (rows,), generator=draw)
 
-    return Federation(
+    return FederatedDataset(
         name="random",
         x=inputs(n * point.rows),
         y=labels(n * point.rows),

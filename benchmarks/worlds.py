@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tacit.core.contract import Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.methods import Ditto
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger
@@ -31,7 +31,7 @@ TRAIN, TEST, COHORT, SAMPLE = 10, 2, 100, 1000
 NEVER = 10**9
 
 
-def population(clients: int) -> Federation:
+def population(clients: int) -> FederatedDataset:
     draw = torch.Generator().manual_seed(0)
 
     def images(rows: int) -> torch.Tensor:
@@ -40,7 +40,7 @@ def population(clients: int) -> Federation:
     def labels(rows: int) -> torch.Tensor:
         return torch.randint(0, 10, (rows,), generator=draw)
 
-    return Federation(
+    return FederatedDataset(
         name="random",
         x=images(clients * TRAIN),
         y=labels(clients * TRAIN),

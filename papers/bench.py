@@ -80,7 +80,7 @@ class NotRun(TacitError):
 
 
 @dataclass(frozen=True)
-class Bench:
+class Runner:
     """What a reproduction works on: where to say how far it is, how large to run, and the cells that are done."""
 
     console: "Console"
@@ -126,7 +126,7 @@ class Reproduction:
     name: str
     title: str
     paper: str
-    make: Callable[[Bench], Sequence[Any]]
+    make: Callable[[Runner], Sequence[Any]]
     seeds: int = 20
     version: int = 1
     cells: str = ""  # a name for the cells where several pages share them; otherwise the page's own
@@ -140,7 +140,7 @@ class Reproduction:
         cells = self.cells or self.name
         place = None if cache is None else cache / cells.replace("/", "-")
         about = f"{cells} version {self.version}"
-        bench = Bench(console, full, self.seeds if seeds is None else seeds, place, about, self.first)
+        bench = Runner(console, full, self.seeds if seeds is None else seeds, place, about, self.first)
         return Page(self.title, self.paper, self.make(bench))
 
 

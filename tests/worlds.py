@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tacit.core.contract import Method, Tree
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression, initialise
 from tacit.privacy.ledger.ledger import Ledger
@@ -36,7 +36,7 @@ PLANS = {
 }
 
 
-def ragged(clients: int = 20, scale: float = 1.0, seed: int = 0, most: int = 12) -> Federation:
+def ragged(clients: int = 20, scale: float = 1.0, seed: int = 0, most: int = 12) -> FederatedDataset:
     """Clients of 1 to `most` rows with 6 features and 3 classes; the first has a single row."""
     draw = np.random.default_rng(seed)
     centres = draw.normal(size=(3, 6)) * 2
@@ -60,7 +60,7 @@ def net(seed: int = 0) -> nn.Module:
 def assembled(
     method: Method,
     privacy: Privacy = CENTRAL,
-    federation: Federation | None = None,
+    federation: FederatedDataset | None = None,
     *,
     rounds: int = 5,
     chunk: int | None = None,
@@ -79,7 +79,9 @@ def model_for(method: Method) -> nn.Module:
     return initialise(SoftmaxRegression(6, 3), 0) if isinstance(method, Multitask) else net()
 
 
-def run(method: Method, privacy: Privacy = CENTRAL, federation: Federation | None = None, **options: object) -> Run:
+def run(
+    method: Method, privacy: Privacy = CENTRAL, federation: FederatedDataset | None = None, **options: object
+) -> Run:
     """A run that has not started."""
     parts = assembled(method, privacy, federation, **options)  # pyright: ignore[reportArgumentType]
     return Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))

@@ -19,7 +19,7 @@ from flwr.supernode.runtime import run_clientapp
 from tacit.federation.flower import no_remote_code
 from tacit.federation.flower.transport import KEY, RECORD
 from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
-from tacit.federation.service.client_dir import Home
+from tacit.federation.service.client_dir import ClientFolder
 
 SEEN_AS = {
     "none": "",
@@ -47,7 +47,7 @@ def kinds(plan: str) -> tuple[str, ...]:
 @app.train()
 def answer(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
-    home = Home(Path(str(context.node_config["home"])))
+    home = ClientFolder(Path(str(context.node_config["home"])))
     blob: Any = message.content.config_records[RECORD][KEY]
     ask = unpack(Ask, blob)
     honest = home.client().answer(blob)

@@ -20,9 +20,9 @@ from typing import Any
 
 from benchmarks.federation.worlds import World, config_of, federation, finite, ledger_rows, note, noted
 from tacit.federation.flower.processes import end
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.service.local import Local
-from tacit.federation.service.server_dir import Office
+from tacit.federation.service.server_dir import ServerFolder
 
 VICTIM = "1"
 ROUNDS = 3
@@ -99,7 +99,7 @@ def run_one(fed: Local, name: str, trial: int, before: dict[str, Counter]) -> di
         fed.home(agreement.name).settle(agreement)
     run = f"{list(FAULTS).index(name)}-{trial}-{plan}"
     office = world.office(fed.folder / "server" / "runs", run, fed, fault.deadline)
-    custody, struck = Custody(fed.home(VICTIM).folder), threading.Event()
+    custody, struck = ClientStore(fed.home(VICTIM).folder), threading.Event()
     waiting = threading.Thread(target=_strike, args=(fed, fault, office, custody, struck), daemon=True)
     waiting.start()
     began = time.monotonic()
@@ -118,7 +118,7 @@ def run_one(fed: Local, name: str, trial: int, before: dict[str, Counter]) -> di
     }
 
 
-def _strike(fed: Local, fault: Fault, office: Office, custody: Custody, struck: threading.Event) -> None:
+def _strike(fed: Local, fault: Fault, office: ServerFolder, custody: ClientStore, struck: threading.Event) -> None:
     while not custody.answered(office.terms.run, 1):
         time.sleep(0.05)
     rounds = len(office.told())
@@ -131,7 +131,7 @@ def _strike(fed: Local, fault: Fault, office: Office, custody: Custody, struck: 
     fault.mend(fed)
 
 
-def _agree(fed: Local, office: Office, before: dict[str, Counter]) -> bool:
+def _agree(fed: Local, office: ServerFolder, before: dict[str, Counter]) -> bool:
     """Every client's ledger has what it had before this run, and what the server's ledger has against it; no more."""
     alike = True
     with office.ledger() as server:
@@ -139,13 +139,13 @@ def _agree(fed: Local, office: Office, before: dict[str, Counter]) -> bool:
         for name in fed.nodes:
             scopes = {f"client:{name}", f"server:{name}", f"level:{level}", f"released:{level}"}
             expected = before.setdefault(name, Counter()) + Counter(ledger_rows(server, scopes))
-            with Custody(fed.home(name).folder).ledger() as own:
+            with ClientStore(fed.home(name).folder).ledger() as own:
                 before[name] = Counter(ledger_rows(own))
             alike &= before[name] == expected
     return alike
 
 
-def _covered(office: Office) -> bool:
+def _covered(office: ServerFolder) -> bool:
     """Each turn in which somebody took part has been charged, to a level or to as many clients."""
     with office.ledger() as ledger:
         charged = Counter(entry.round for entry in ledger.entries())

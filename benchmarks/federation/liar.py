@@ -12,9 +12,9 @@ from benchmarks.federation.worlds import note
 from tacit.experiments.config import parse
 from tacit.federation.protocol.local_view import Rows
 from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
-from tacit.federation.protocol.terms import Seat, Terms
+from tacit.federation.protocol.terms import Participant, Terms
 from tacit.federation.service import experiment
-from tacit.federation.service.client_dir import Agreement, Home
+from tacit.federation.service.client_dir import Agreement, ClientFolder
 from tacit.federation.service.demands import Demands
 from tacit.federation.service.offer import Offer
 from tacit.federation.service.tls import make_node_key
@@ -37,9 +37,9 @@ def text(privacy: Mapping[str, Any], **more: Any) -> str:
     return experiment.text_of(parse(content | more))
 
 
-def joined(folder: Path, offer: Offer, rows: Rows, demands: Demands | None = None) -> Home:
+def joined(folder: Path, offer: Offer, rows: Rows, demands: Demands | None = None) -> ClientFolder:
     """The folder of a member that has joined."""
-    home = Home(folder)
+    home = ClientFolder(folder)
     home.settle((demands or Demands()).made(Agreement.to(offer, NAME, LEVEL)), rows)
     make_node_key(folder / "node.key")
     return home
@@ -55,10 +55,10 @@ def some_rows(several: int, labels: int = CLASSES) -> Rows:
     return Rows(x, y, x[:0], y[:0])
 
 
-def roster(home: Home, others: Mapping[str, str], rows: int = 0) -> tuple[Seat, ...]:
+def roster(home: ClientFolder, others: Mapping[str, str], rows: int = 0) -> tuple[Participant, ...]:
     """The member beside others, who all have as many rows."""
     own = make_node_key(home.folder / "node.key").decode()
-    return tuple(Seat(name, LEVEL, rows, key) for name, key in ({NAME: own} | dict(others)).items())
+    return tuple(Participant(name, LEVEL, rows, key) for name, key in ({NAME: own} | dict(others)).items())
 
 
 def keys(folder: Path, names: list[str]) -> dict[str, str]:
@@ -66,7 +66,7 @@ def keys(folder: Path, names: list[str]) -> dict[str, str]:
     return {name: make_node_key(folder / f"{name}.key").decode() for name in names}
 
 
-def answered(home: Home, terms: Terms, turn: int = LATE) -> Answer:
+def answered(home: ClientFolder, terms: Terms, turn: int = LATE) -> Answer:
     """What the member says to a request under these terms."""
     ask = Ask(terms.run, "train", 0, turn, terms.text())
     return unpack(Answer, home.client().answer(pack(ask)))

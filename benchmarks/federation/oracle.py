@@ -9,19 +9,19 @@ from pathlib import Path
 
 from benchmarks.federation import liar
 from tacit.federation.protocol.messages import Answer
-from tacit.federation.protocol.terms import Seat, Terms
-from tacit.federation.service.client_dir import Home
+from tacit.federation.protocol.terms import Participant, Terms
+from tacit.federation.service.client_dir import ClientFolder
 
 LOCAL = {"plan": "local", "clip": 0.5}
 ROWS = (4, 5, 8, 9, 13)
 
 
-def variants(home: Home, text: str) -> Iterator[tuple[str, Terms]]:
+def variants(home: ClientFolder, text: str) -> Iterator[tuple[str, Terms]]:
     """What a server may vary, by what it would like to learn."""
     honest = Terms("run", text, liar.INPUTS, liar.CLASSES, liar.roster(home, dict.fromkeys("abcd", "")))
 
     def of_rows(rows: int) -> Terms:
-        seats = (Seat(liar.NAME, liar.LEVEL, rows), *honest.roster[1:])
+        seats = (Participant(liar.NAME, liar.LEVEL, rows), *honest.roster[1:])
         return replace(honest, run=f"rows-{rows}", roster=seats)
 
     yield "honest terms", honest

@@ -22,9 +22,9 @@ from typing import Any
 
 from benchmarks.federation.worlds import note, noted
 from tacit.data.loaders import load
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.service.local import free_port
-from tacit.federation.service.server_dir import Office
+from tacit.federation.service.server_dir import ServerFolder
 
 WITHIN = 5.0  # seconds until nothing may be left
 WATCHED = 10.0  # seconds in which nothing may be answered afterwards
@@ -166,10 +166,10 @@ class Trials:
         _wait(lambda: len(self.told()) > 0, 240, "no round")
 
     def told(self) -> list[dict[str, Any]]:
-        return Office(self.folder / "server" / "run").told()
+        return ServerFolder(self.folder / "server" / "run").told()
 
     def answers(self, member: Owner) -> int:
-        return Custody(member.folder).answers()
+        return ClientStore(member.folder).answers()
 
     def kill_member(self, member: Owner, name: str, when: str) -> None:
         """One trial. The member runs when it begins, and has been started again and takes part when it ends."""

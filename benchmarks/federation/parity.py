@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.federation.worlds import METHODS, PLANS, World, compare, config_of, federation, note, noted
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.service.local import Local
 
 ATTEMPTS = 3
@@ -50,7 +50,7 @@ def _one(fed: Local, plan: str, methods: list[str], attempt: int, options: argpa
     folder = fed.folder / "server" / "runs" / f"{plan}-{attempt}"
     offices = {method: world.office(folder, f"{method}-{plan}", fed) for method, world in worlds.items()}
     fed.site.conduct(list(offices.values()), 1800)
-    custodies = {name: Custody(fed.home(name).folder) for name in fed.nodes}
+    custodies = {name: ClientStore(fed.home(name).folder) for name in fed.nodes}
     for method, world in worlds.items():
         found = compare(world, offices[method], custodies)
         if found["whole"]:

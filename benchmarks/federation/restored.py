@@ -25,11 +25,11 @@ from typing import Any
 from benchmarks.federation.worlds import World, config_of, federation, note, noted
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
-from tacit.federation.protocol.server import Conductor
+from tacit.federation.protocol.server import FederationServer
 from tacit.federation.protocol.terms import Terms
 from tacit.federation.service import experiment
-from tacit.federation.service.client_dir import Home
-from tacit.federation.service.server_dir import Office, Settings
+from tacit.federation.service.client_dir import ClientFolder
+from tacit.federation.service.server_dir import ServerFolder, Settings
 from tacit.report.verify import verify
 
 ROUNDS = 12
@@ -40,7 +40,7 @@ VICTIM = "1"
 class Direct:
     """A transport that calls the clients of the homes."""
 
-    homes: Mapping[str, Home]
+    homes: Mapping[str, ClientFolder]
     asked: list[tuple[str, Ask]] = field(default_factory=list)
     released: int = 0
     tamper: Callable[[str, Answer], Answer] = lambda _, answer: answer
@@ -63,18 +63,18 @@ class Scene:
         self.homes, seats = {}, []
         plain = world.config.model_copy(update={"choices": {}})
         for agreement, rows in world.agreements():
-            home = self.homes[agreement.name] = Home(self.folder / agreement.name)
+            home = self.homes[agreement.name] = ClientFolder(self.folder / agreement.name)
             home.settle(agreement, rows)
             seats.append(experiment.seat(plain, agreement.name, agreement.level, len(rows.x), ""))
         data = world.data
         self.terms = Terms("restored", experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
-        self.office, self.wire = Office(self.folder / "server"), Direct(self.homes)
+        self.office, self.wire = ServerFolder(self.folder / "server"), Direct(self.homes)
         self.office.open(self.terms, {}, Settings(60.0, True))
 
     def go(self, steps: int) -> list[Any]:
         """So many rounds of a server that goes on from its files; then its process ends."""
         with self.office.ledger() as ledger:
-            conductor: Conductor = self.office.conductor(self.wire, ledger)
+            conductor: FederationServer = self.office.conductor(self.wire, ledger)
             return [conductor.step() for _ in range(steps)]
 
     def copy(self, name: str) -> None:

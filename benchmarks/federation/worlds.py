@@ -13,17 +13,17 @@ import torch
 
 from tacit.core import tree
 from tacit.core.contract import Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.experiments.build import build
 from tacit.experiments.config import Config, parse
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.local_view import Rows
 from tacit.federation.protocol.terms import Terms
 from tacit.federation.service import experiment
 from tacit.federation.service.client_dir import Agreement
 from tacit.federation.service.local import Local
 from tacit.federation.service.offer import Offer
-from tacit.federation.service.server_dir import Office, Settings
+from tacit.federation.service.server_dir import ServerFolder, Settings
 from tacit.federation.service.tls import make_node_key
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds import checkpoint
@@ -73,7 +73,7 @@ class World:
     fresh: bool = False
 
     @property
-    def data(self) -> Federation:
+    def data(self) -> FederatedDataset:
         return build(self.config).federation
 
     def simulated(self) -> tuple[Run, list[int]]:
@@ -112,8 +112,8 @@ class World:
         offer = self.offer
         return Terms(run, offer.experiment, offer.inputs, offer.classes, seats)
 
-    def office(self, folder: Path, run: str, fed: Local, deadline: float = 300.0) -> Office:
-        office = Office(folder / run)
+    def office(self, folder: Path, run: str, fed: Local, deadline: float = 300.0) -> ServerFolder:
+        office = ServerFolder(folder / run)
         office.open(self.terms(run, fed), fed.nodes, Settings(deadline, self.fresh))
         return office
 
@@ -142,7 +142,7 @@ def ledger_rows(ledger: Ledger, scopes: set[str] | None = None) -> list[tuple[An
     return sorted((e.round, e.scope, str(e.event), e.count) for e in entries)
 
 
-def compare(world: World, office: Office, custodies: dict[str, Custody]) -> dict[str, Any]:
+def compare(world: World, office: ServerFolder, custodies: dict[str, ClientStore]) -> dict[str, Any]:
     """The federation's end beside the simulation's."""
     run, asked = world.simulated()
     saved = checkpoint.load(office.folder / "checkpoint.bin")
@@ -161,7 +161,7 @@ def compare(world: World, office: Office, custodies: dict[str, Custody]) -> dict
     return {"server": server, "clients": states, "draws": same, "took part": took, "whole": took == asked}
 
 
-def finite(office: Office) -> bool:
+def finite(office: ServerFolder) -> bool:
     model = checkpoint.load(office.folder / "checkpoint.bin")["model"]
     return all(bool(torch.isfinite(leaf).all()) for leaf in model.values())
 

@@ -3,7 +3,7 @@
 import protocol
 import torch
 
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.methods import FedAvg, LocalSgd
 from tacit.models import MLP
 from tacit.privacy.ledger.ledger import Ledger
@@ -16,7 +16,7 @@ from tacit.sampling.cohorts import Poisson
 NEVER = 10**9
 
 
-def clients() -> Federation:
+def clients() -> FederatedDataset:
     draw = torch.Generator().manual_seed(protocol.SEED)
     n, side = protocol.RECORD_ROWS, protocol.IMAGE_SIDE
 

@@ -7,7 +7,7 @@ import protocol
 import torch
 
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.methods import Ditto, FedAvg, LocalSgd, ServerSgd
 from tacit.models import MLP, FiveLayerCNN, TwoConvCNN
 from tacit.privacy.ledger.ledger import Ledger
@@ -59,7 +59,7 @@ def worlds() -> dict[str, World]:
     }
 
 
-def clients(sizes: np.ndarray, tests: int, classes: int) -> Federation:
+def clients(sizes: np.ndarray, tests: int, classes: int) -> FederatedDataset:
     """Random images, in memory as the networks take them."""
     draw = torch.Generator().manual_seed(protocol.SEED)
     rows, side = int(sizes.sum()), protocol.IMAGE_SIDE
@@ -70,7 +70,7 @@ def clients(sizes: np.ndarray, tests: int, classes: int) -> Federation:
     def labels(several: int) -> torch.Tensor:
         return torch.randint(0, classes, (several,), generator=draw)
 
-    return Federation(
+    return FederatedDataset(
         name="random",
         x=images(rows),
         y=labels(rows),

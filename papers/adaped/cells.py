@@ -15,7 +15,7 @@ from tacit import methods as m
 from tacit import models
 from tacit.core.contract import Method, Tree
 from tacit.data import loaders
-from tacit.data.dataset import Federation, as_input, hold_out, offsets_of
+from tacit.data.dataset import FederatedDataset, as_input, hold_out, offsets_of
 from tacit.errors import TacitError
 from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.ledger.ledger import Ledger
@@ -126,21 +126,21 @@ def sized(world: World, full: bool) -> World:
 
 
 @lru_cache(maxsize=_SEEDS)
-def federation(data: str, seed: int) -> Federation:
+def federation(data: str, seed: int) -> FederatedDataset:
     if data == "mnist":
         return _standard(loaders.load("mnist", clients=50, classes_each=3, test="matched", seed=seed))
     own = {"partition": "writer", "group": 3, "clients": 66, "test": "own", "test_fraction": 0.1}
     return _standard(loaders.load("mnist", **own, seed=seed))
 
 
-def _standard(data: Federation) -> Federation:
+def _standard(data: FederatedDataset) -> FederatedDataset:
     """Pixels less their mean, over their deviation: public constants of MNIST, as is usual for it."""
     x, test_x = ((as_input(part) - 0.1307) / 0.3081 for part in (data.x, data.test_x))
     return replace(data, x=x, test_x=test_x, common_x=None, common_y=None)
 
 
 @lru_cache(maxsize=1)
-def validated(data: Federation, seed: int) -> Federation:
+def validated(data: FederatedDataset, seed: int) -> FederatedDataset:
     """The training rows alone: a fifth of each client's are held out and take the place of the test rows."""
     split = [hold_out(int(n), 0.2, seed, k) for k, n in enumerate(data.sizes)]
     kept, held = (
@@ -174,7 +174,7 @@ class _Psi:
 
 
 def trained(
-    data: Federation,
+    data: FederatedDataset,
     make: Make,
     world: World,
     setting: Setting,
@@ -219,7 +219,7 @@ def _accuracies(outcome: Outcome) -> Cell:
     return {"personal": 100 * personal.mean, "worst": 100 * personal.worst_decile, "shared": 100 * shared.mean}
 
 
-def _network(data: Federation, seed: int) -> torch.nn.Module:
+def _network(data: FederatedDataset, seed: int) -> torch.nn.Module:
     return models.initialise(models.build("five-layer-cnn", data.input_shape, data.classes), seed)
 
 
@@ -230,7 +230,7 @@ def _sgd(lr: float, before: int) -> m.LocalSgd:
 
 
 @lru_cache(maxsize=_SEEDS)
-def _warmed(data: Federation, lr: float, training: Training, seed: int) -> Tree:
+def _warmed(data: FederatedDataset, lr: float, training: Training, seed: int) -> Tree:
     """The shared model after some rounds of FedAvg, with other cohorts and batches than in the rounds to come."""
     model = _network(data, seed)
     parts = assemble(data, model, m.FedAvg(_sgd(lr, 0)), Privacy(), replace(training, seed=WARM_SEED + seed))

@@ -18,7 +18,7 @@ from papers.adaped.cells import (
     sized,
     trained,
 )
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results, over
 from tacit import methods as m
 from tacit.privacy.levels import Level
@@ -48,7 +48,7 @@ OPEN: Final[dict[str, Make]] = {
 Found = dict[str, list[Any]]
 
 
-def measured(bench: Bench, world: World, name: str, make: Make, plan: Request | None, epsilon: float | None) -> Found:
+def measured(bench: Runner, world: World, name: str, make: Make, plan: Request | None, epsilon: float | None) -> Found:
     levels = (Level("private", epsilon=epsilon, delta=DELTA),) if plan is not None else ()
     privacy = Privacy() if plan is None else Privacy(plan, levels)
     config = {
@@ -67,7 +67,7 @@ def measured(bench: Bench, world: World, name: str, make: Make, plan: Request | 
     return bench.over_seeds(config, cell)
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     world = sized(WRITERS_33, bench.full)
     plain = {name: measured(_seeds(bench, name), world, name, method, None, None) for name, method in OPEN.items()}
     private = {
@@ -85,7 +85,7 @@ def make(bench: Bench) -> list[Part]:
     ]
 
 
-def _seeds(bench: Bench, name: str) -> Bench:
+def _seeds(bench: Runner, name: str) -> Runner:
     """Fine-tuning trains everybody in every round: one seed, but for --full."""
     return replace(bench, seeds=1) if name.endswith("fine-tuned") and not bench.full else bench
 
@@ -103,7 +103,7 @@ def _figure(found: Found) -> str:
     return over(found["personal"])
 
 
-def _table(world: World, plain: dict[str, Found], private: dict[str, dict[float, Found]], bench: Bench) -> Results:
+def _table(world: World, plain: dict[str, Found], private: dict[str, dict[float, Found]], bench: Runner) -> Results:
     rows = [[name, *(_figure(found[e]) for e in EPSILONS), ""] for name, found in private.items()]
     rows += [[name, *[""] * len(EPSILONS), _figure(found)] for name, found in plain.items()]
     few = "" if bench.full or bench.seeds == 1 else " (fine-tuned: seed 0 alone)"

@@ -17,7 +17,7 @@ from papers.adaped.cells import (
     trained,
     validated,
 )
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.page import Part, Results
 from tacit import methods as m
 
@@ -72,16 +72,16 @@ NOTE: Final = (
 )
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     return [NOTE, *_tables(bench)]
 
 
-def _tables(bench: Bench) -> list[Part]:
+def _tables(bench: Runner) -> list[Part]:
     worlds = (WRITERS_33, MNIST, *(replace(EVERYBODY, epochs=epochs) for epochs in (10, 20)))
     return [_table(bench, world, tried) for world, tried in zip(worlds, TRIED.values(), strict=True)]
 
 
-def _table(bench: Bench, world: World, tried: Mapping[str, Sequence[Setting]]) -> Results:
+def _table(bench: Runner, world: World, tried: Mapping[str, Sequence[Setting]]) -> Results:
     rows = []
     for name, setting in [(name, each) for name, several in tried.items() for each in several]:
         cell = validation(bench, world, name, setting)
@@ -93,7 +93,7 @@ def _table(bench: Bench, world: World, tried: Mapping[str, Sequence[Setting]]) -
     return Results(f"{world.name}, {world.rounds} rounds", heads, rows)
 
 
-def validation(bench: Bench, world: World, name: str, setting: Setting) -> dict[str, float]:
+def validation(bench: Runner, world: World, name: str, setting: Setting) -> dict[str, float]:
     bench.console.print(f"  {world.name}, {name}, {setting}", style="dim")
     config = {"validation": name, "world": world.name, "rounds": world.rounds, **setting.config}
     data = federation(world.data, SEED)

@@ -17,7 +17,7 @@ from papers.adaped.cells import (
     setting_of,
     trained,
 )
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.page import Part, Results, over, spread
 
 COLUMNS: Final = (MNIST, WRITERS_33, WRITERS_15)
@@ -36,7 +36,7 @@ TRAINED: Final = tuple(name for name in PAPER if name in METHODS)
 Table = dict[str, dict[str, list[float]]]
 
 
-def measured(bench: Bench, world: World, name: str) -> dict[str, list[float]]:
+def measured(bench: Runner, world: World, name: str) -> dict[str, list[float]]:
     setting = setting_of(world, name)
     config = {"method": name, "world": world.name, "rounds": world.rounds, **setting.config}
     return bench.over_seeds(
@@ -44,7 +44,7 @@ def measured(bench: Bench, world: World, name: str) -> dict[str, list[float]]:
     )
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     tables = [_rows({name: measured(bench, world, name) for name in _asked(bench.full)}) for world in COLUMNS]
     return [
         _table(tables, bench.seeds),
@@ -115,7 +115,7 @@ def _said(kept: bool) -> str:
     return "yes" if kept else "NO"
 
 
-def make_everybody(bench: Bench) -> list[Part]:
+def make_everybody(bench: Runner) -> list[Part]:
     """AdaPeD, and with `--full` FedEM, with every client in every round."""
     world = EVERYBODY if bench.full else replace(EVERYBODY, epochs=20)
     asked = {"AdaPeD": ("99.04 ± 0.11", 99.04)} | ({"FedEM": ("98.90 ± 0.20", 97.90)} if bench.full else {})

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from papers.bench import Bench, Cell
+from papers.bench import Cell, Runner
 from papers.fedhdp.recipe import MENU, OPTIMAL, Recipe
 from tacit import models
 from tacit.core import rng
-from tacit.data.dataset import Federation, offsets_of
+from tacit.data.dataset import FederatedDataset, offsets_of
 from tacit.data.loaders import npz_pool
 from tacit.data.pools import Ids, Pool, divide
 from tacit.experiments.build import Parts, build_method, build_privacy, build_training
@@ -27,7 +27,7 @@ VALIDATION: Final = 1 / 6  # of the training images, for selection
 _OPTIMAL_VERSION: Final = 2  # raised when the rule of `ratio = "optimal"` would choose other weights
 
 
-def federation(recipe: Recipe, seed: int, validation: bool = False) -> Federation:
+def federation(recipe: Recipe, seed: int, validation: bool = False) -> FederatedDataset:
     """The clients of a recipe. For `validation`, training images stand in for the test set, which is left alone."""
     pool = npz_pool("mnist")
     pool = _scaled(set_aside(pool, VALIDATION, seed) if validation else pool, recipe)
@@ -45,7 +45,7 @@ def set_aside(pool: Pool, share: float, seed: int) -> Pool:
     return replace(pool, x=pool.x[kept], y=pool.y[kept], test=(pool.x[held], pool.y[held]), ids=ids)
 
 
-def tested_by_class(of: Federation, rows: int, seed: int) -> Federation:
+def tested_by_class(of: FederatedDataset, rows: int, seed: int) -> FederatedDataset:
     """`of`, where each client's own test rows are `rows` of the common ones with the label of its first row."""
     assert of.common_x is not None
     assert of.common_y is not None
@@ -70,7 +70,7 @@ def _scaled(pool: Pool, recipe: Recipe) -> Pool:
     return replace(pool, x=scaled(pool.x), test=(scaled(pool.test[0]), pool.test[1]))
 
 
-def start(recipe: Recipe, config: Config, clients: Federation) -> nn.Module:
+def start(recipe: Recipe, config: Config, clients: FederatedDataset) -> nn.Module:
     made = models.build(recipe.model, clients.input_shape, clients.classes, hidden=recipe.hidden)
     model = models.initialise(made, config.seed)
     with torch.no_grad():
@@ -78,7 +78,7 @@ def start(recipe: Recipe, config: Config, clients: Federation) -> nn.Module:
     return model
 
 
-def train(recipe: Recipe, config: Config, clients: Federation, sample: int | None = None) -> Result:
+def train(recipe: Recipe, config: Config, clients: FederatedDataset, sample: int | None = None) -> Result:
     """The experiment on these clients, in memory and without a word."""
     parts = Parts(
         clients,
@@ -91,7 +91,7 @@ def train(recipe: Recipe, config: Config, clients: Federation, sample: int | Non
     return conduct(parts, full(config), None, resume=False, progress=False)
 
 
-def measure(bench: Bench, recipe: Recipe, arm: str, seed: int, strength: float | None = None) -> Cell:
+def measure(bench: Runner, recipe: Recipe, arm: str, seed: int, strength: float | None = None) -> Cell:
     """All figures of one row of a table, in percent; variances across clients are 100 x those of the shares."""
     config = recipe.experiment(arm, seed, strength)
 
@@ -106,7 +106,7 @@ def measure(bench: Bench, recipe: Recipe, arm: str, seed: int, strength: float |
     return bench.cell(key(recipe, config, "row"), compute)
 
 
-def validate(bench: Bench, recipe: Recipe, arm: str, seed: int, personal: bool = False) -> Cell:
+def validate(bench: Runner, recipe: Recipe, arm: str, seed: int, personal: bool = False) -> Cell:
     """Accuracies on validation images, which hyper-parameters are chosen by: the shared model's, and `personal` ones'.
 
     The mean over clients of the personal models' accuracies is that of the clients' own validation images.

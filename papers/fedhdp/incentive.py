@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from papers.bench import Bench, Cell, Reproduction
+from papers.bench import Cell, Reproduction, Runner
 from papers.fedhdp.cell import federation, key, measure, own_accuracies, train
 from papers.fedhdp.recipe import MENU, MNIST, OPTIMAL, WRITERS_AT_PAPERS_NOISE, Recipe
 from papers.page import COLORS, Part, Picture, Results, plus_minus
@@ -34,7 +34,7 @@ def movers(recipe: Recipe, seed: int, levels: Mapping[str, Sequence[int]]) -> di
     return {name: sorted(source.permutation(held)[:several].tolist()) for name, held in levels.items()}
 
 
-def after(bench: Bench, recipe: Recipe, arm: str, seed: int) -> Cell:
+def after(bench: Runner, recipe: Recipe, arm: str, seed: int) -> Cell:
     """The other world: who moved, who stayed private, and what every client gets there."""
     config = recipe.experiment(arm, seed)
 
@@ -60,7 +60,7 @@ def after(bench: Bench, recipe: Recipe, arm: str, seed: int) -> Cell:
     return bench.cell({**key(recipe, config, "some opt out"), "moved": MOVED}, compute)
 
 
-def gains(bench: Bench, recipe: Recipe, arm: str) -> tuple[Gains, Gains]:
+def gains(bench: Runner, recipe: Recipe, arm: str) -> tuple[Gains, Gains]:
     """Of those that moved and of those that stayed, by level: accuracy afterwards less accuracy before, all seeds."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {"moved": {}, "stayed": {}}
     for seed in range(bench.seeds):
@@ -77,7 +77,7 @@ def gains(bench: Bench, recipe: Recipe, arm: str) -> tuple[Gains, Gains]:
     return arrays["moved"], arrays["stayed"]
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     parts: list[Part] = [_ABOUT]
     for recipe, arm, title in (
         (MNIST, MENU, "One-digit clients of MNIST, three levels"),
@@ -88,7 +88,7 @@ def make(bench: Bench) -> list[Part]:
     return parts
 
 
-def _table(title: str, bench: Bench, recipe: Recipe, arm: str, moved: Gains, stayed: Gains) -> Results:
+def _table(title: str, bench: Runner, recipe: Recipe, arm: str, moved: Gains, stayed: Gains) -> Results:
     levels = [measure(bench, recipe, arm, seed)["levels"] for seed in range(bench.seeds)]
     lines = []
     for name in moved:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from papers.bench import Bench, NotRun, Reproduction
+from papers.bench import NotRun, Reproduction, Runner
 from papers.fedhdp import views
 from papers.fedhdp.recipe import DP_FEDAVG, MENU, MNIST, NON_PRIVATE, OPTIMAL, SEVERE, SKEWED, WRITERS_AT_PAPERS_NOISE
 from papers.fedhdp.reproduce import PAGES, Plan, arms, levels, row
@@ -17,7 +17,7 @@ from papers.page import Part, Results
 Rows = Mapping[str, Row]
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     plans = {plan.recipe.name: (page, plan) for page, several in PAGES.items() for plan in several}
     found = {name: rows for name, (_, plan) in plans.items() if (rows := _rows(bench, plan))}
     missing = [name for name in plans if name not in found]
@@ -28,11 +28,11 @@ def make(bench: Bench) -> list[Part]:
     return [_ABOUT, Results(title, heads, summary, note), _aims(found, kept(bench, levels)), _BESIDE]
 
 
-def _rows(bench: Bench, plan: Plan) -> Rows:
+def _rows(bench: Runner, plan: Plan) -> Rows:
     return kept(bench, lambda some: {arm: row(some, plan.recipe, arm) for arm in arms(plan.ratios)})
 
 
-def kept(bench: Bench, ask: Callable[[Bench], Rows]) -> Rows:
+def kept(bench: Runner, ask: Callable[[Runner], Rows]) -> Rows:
     """What was asked for over as many seeds as have been run; nothing is run here."""
     for seeds in range(bench.seeds, 0, -1):
         with suppress(NotRun):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.fedhdp import recipe as recipes
 from papers.fedhdp import views
 from papers.fedhdp.cell import measure
@@ -32,18 +32,18 @@ class Plan:
     gap: bool = False  # how much of the gap between DP-FedAvg and non-private each step closes
 
 
-def row(bench: Bench, recipe: Recipe, arm: str, strength: float | None = None) -> Row:
+def row(bench: Runner, recipe: Recipe, arm: str, strength: float | None = None) -> Row:
     """One arm over all seeds, beside the paper's row of the same lambda."""
     cells = [measure(bench, recipe, arm, seed, strength) for seed in range(bench.seeds)]
     lam = recipe.strength if strength is None else strength
     return Row(arm, lam, printed(recipe.table, lam, arm), cells)
 
 
-def make(plans: Sequence[Plan], bench: Bench) -> list[Part]:
+def make(plans: Sequence[Plan], bench: Runner) -> list[Part]:
     return [part for plan in plans for part in _one(plan, bench)]
 
 
-def _one(plan: Plan, bench: Bench) -> list[Part]:
+def _one(plan: Plan, bench: Runner) -> list[Part]:
     recipe = plan.recipe
     rows = {arm: row(bench, recipe, arm) for arm in arms(plan.ratios)}
     parts = [
@@ -59,12 +59,12 @@ def _one(plan: Plan, bench: Bench) -> list[Part]:
     return [*parts, views.recipe(recipe, [cell for each in rows.values() for cell in each.cells])]
 
 
-def levels(bench: Bench, recipe: Recipe = recipes.MNIST) -> dict[str, Row]:
+def levels(bench: Runner, recipe: Recipe = recipes.MNIST) -> dict[str, Row]:
     """Three levels, beside the two federations that have only one of the private ones."""
     return {arm: row(bench, recipe, arm) for arm in (SEVERE, MENU, OPTIMAL)}
 
 
-def _grid(bench: Bench, recipe: Recipe, strength: float) -> list[Row]:
+def _grid(bench: Runner, recipe: Recipe, strength: float) -> list[Row]:
     return [row(bench, recipe, arm, strength) for arm in arms(ratios(recipe.table))]
 
 

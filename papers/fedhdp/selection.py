@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.fedhdp.cell import validate
 from papers.fedhdp.recipe import (
     DP_FEDAVG,
@@ -140,16 +140,16 @@ _ABOUT: Final = (
 )
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     return [_ABOUT, *(part for search in SEARCHES for part in tables(bench, search))]
 
 
-def tables(bench: Bench, search: Search) -> list[Part]:
+def tables(bench: Runner, search: Search) -> list[Part]:
     parts: list[Part] = [_settings(bench, search, kind) for kind in search.tried]
     return [*parts, _personal(bench, search)] if search.personal_lrs else parts
 
 
-def _settings(bench: Bench, search: Search, kind: str) -> Results:
+def _settings(bench: Runner, search: Search, kind: str) -> Results:
     """The chosen setting and each one beside it, best first."""
     found = []
     for change in ({}, *search.tried[kind]):
@@ -161,7 +161,7 @@ def _settings(bench: Bench, search: Search, kind: str) -> Results:
     return Results(f"{search.title}: {kind}", ["judged by", "width", *_TUNED, "validation, %", ""], lines)
 
 
-def _personal(bench: Bench, search: Search) -> Results:
+def _personal(bench: Runner, search: Search) -> Results:
     """Personal learning rates, by the clients' mean accuracy on validation images of their own digit."""
     lines = []
     arm, recipe = search.trial("fedhdp", {})

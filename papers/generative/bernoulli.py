@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from papers.bench import Bench, Cell, Reproduction
+from papers.bench import Cell, Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results, plus_minus
 from tacit.core import rng
 from tacit.estimation.bernoulli import BernoulliRates
@@ -39,17 +39,17 @@ def gain(draw: Draw, seed: int, m: int = M, **parameters: Any) -> Cell:
     return {"gain": 100 * (row.measured_gain or 0.0)}
 
 
-def measured(bench: Bench, prior: str, kind: str, message: Message | None = None, **more: Any) -> np.ndarray:
+def measured(bench: Runner, prior: str, kind: str, message: Message | None = None, **more: Any) -> np.ndarray:
     draw = PRIORS[prior][0]
     config = {"prior": prior, "message": repr(message), "kind": kind}
     return np.array(bench.over_seeds(config, lambda s: gain(draw, s, message=message, **more))["gain"])
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     return [_open(bench), *_private(bench), _worst(bench), _WHY]
 
 
-def _open(bench: Bench) -> Results:
+def _open(bench: Runner) -> Results:
     rows = []
     for prior, (_, paper, sd, oracle) in PRIORS.items():
         printed = measured(bench, prior, "as-published", moments="as-published")
@@ -74,7 +74,7 @@ def _open(bench: Bench) -> Results:
     return Results("Gain over local estimates, percent of the squared error", heads, rows, note)
 
 
-def _private(bench: Bench) -> list[Part]:
+def _private(bench: Runner) -> list[Part]:
     rows, curves = [], []
     for at, prior in enumerate(PRIORS):
         found = {e: measured(bench, prior, "split", RandomisedResponse(e)) for e in EPSILONS}
@@ -97,7 +97,7 @@ def _private(bench: Bench) -> list[Part]:
     return [table, Picture("private", "Gain of private personal rates; dotted: the linear oracle.", [panel])]
 
 
-def _worst(bench: Bench) -> Results:
+def _worst(bench: Runner) -> Results:
     """Small and hostile settings: few clients, priors far from what helps."""
     ways: dict[str, Message | None] = {
         "open": None,

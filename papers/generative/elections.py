@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from papers.bench import Bench, Cell, Reproduction, data_folder
+from papers.bench import Cell, Reproduction, Runner, data_folder
 from papers.page import Part, Picture, Results, plus_minus
 from tacit.core import rng
 from tacit.estimation.bernoulli import BernoulliRates
@@ -21,12 +21,12 @@ def load() -> dict[str, Any]:
         return {name: data[name] for name in data.files}
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     data = load()
     return [_wins(bench, data), _WHY, *_poll(bench, data)]
 
 
-def _wins(bench: Bench, data: dict[str, Any]) -> Results:
+def _wins(bench: Runner, data: dict[str, Any]) -> Results:
     ways: dict[str, dict[str, Any]] = {"as-published": {"moments": "as-published"}, "debiased": {}}
     ways |= {f"split, eps0 = {e:g}": {"message": RandomisedResponse(e)} for e in EPSILONS}
     rows = []
@@ -72,7 +72,7 @@ def poll(data: dict[str, Any], seed: int, asked: int) -> tuple[np.ndarray, np.nd
     return truth, rng.generator(seed, "poll").binomial(asked, truth)
 
 
-def _poll(bench: Bench, data: dict[str, Any]) -> list[Part]:
+def _poll(bench: Runner, data: dict[str, Any]) -> list[Part]:
     rows = []
     for asked in ASKED:
         cells = []

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from papers.bench import Bench, Cell, Reproduction
+from papers.bench import Cell, Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
 from tacit.core import rng
 from tacit.estimation.bounds import gaussian_mse, van_trees_gaussian
@@ -37,11 +37,11 @@ def _given_what_was_learned(found: GaussianMeans, own: float, prior: float) -> f
     return 1 - float(np.mean(np.square(1 - found.pull_) * own + np.square(found.pull_) * (prior + away))) / own
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     return [*_against_epsilon(bench), _bits(bench), _worst(bench), _WORST, *_bound(bench)]
 
 
-def _mean(bench: Bench, config: dict[str, Any], **parameters: Any) -> tuple[float, float, float]:
+def _mean(bench: Runner, config: dict[str, Any], **parameters: Any) -> tuple[float, float, float]:
     cells = bench.over_seeds(config, lambda seed: error(seed, **parameters))
     return (
         float(np.mean(cells["mse"])),
@@ -57,7 +57,7 @@ def printed_mse(epsilon: float) -> float:
     return gaussian_mse(PRIOR, NOISE, N, M, 1, (b / epsilon) ** 2 * 8 * math.log(2 / DELTA))
 
 
-def _against_epsilon(bench: Bench) -> list[Part]:
+def _against_epsilon(bench: Runner) -> list[Part]:
     local, personal = NOISE / N, gaussian_mse(PRIOR, NOISE, N, M)
     open_ = _mean(bench, {"message": "exact"}, prior_variance=PRIOR)
     kinds: dict[str, dict[float, tuple[float, float, float]]] = {"known": {}, "learned": {}, "central": {}}
@@ -104,7 +104,7 @@ def _against_epsilon(bench: Bench) -> list[Part]:
     ]
 
 
-def _bits(bench: Bench) -> Results:
+def _bits(bench: Runner) -> Results:
     rows = []
     for width in (1, 2, 4, 8):
         message: Message = Quantized(width)
@@ -115,7 +115,7 @@ def _bits(bench: Bench) -> Results:
     return Results("Squared error of quantized messages", heads, rows)
 
 
-def _worst(bench: Bench) -> Results:
+def _worst(bench: Runner) -> Results:
     messages: dict[str, Message] = {
         "1 bit": Quantized(1),
         "4 bits": Quantized(4),
@@ -139,7 +139,7 @@ def _worst(bench: Bench) -> Results:
     return Results("Worst cases: gain over local given what was learned, percent", heads, rows, note)
 
 
-def _bound(bench: Bench) -> list[Part]:
+def _bound(bench: Runner) -> list[Part]:
     sizes, priors = (1, 2, 5, 15, 50, 200), (0.001, 0.01, 0.1)
     curves, rows = [], []
     for at, prior in enumerate(priors):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from papers.bench import Bench, Cell, Reproduction
+from papers.bench import Cell, Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results, plus_minus
 from tacit.core import rng
 from tacit.estimation.bounds import mixture_mse
@@ -35,7 +35,7 @@ def error(seed: int, gap: float, known: bool = False, spread: float = 0.0, **par
     return {"mse": row.measured_mse or 0.0, "gain": 100 * (row.measured_gain or 0.0), "cover": cover}
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     ways: dict[str, dict[str, Any]] = {
         "prior known": {"known": True},
         "debiased (EM)": {},
@@ -61,12 +61,12 @@ def make(bench: Bench) -> list[Part]:
     return [table, picture, _READING, _differing(bench), _DIFFERING, _private(bench), _PRIVATE]
 
 
-def _mean(bench: Bench, gap: float, name: str, way: dict[str, Any]) -> tuple[float, float]:
+def _mean(bench: Runner, gap: float, name: str, way: dict[str, Any]) -> tuple[float, float]:
     mse = bench.over_seeds({"gap": gap, "way": name}, lambda seed: error(seed, gap, **way))["mse"]
     return float(np.mean(mse)), float(np.std(mse, ddof=1) / math.sqrt(bench.seeds))
 
 
-def _differing(bench: Bench) -> Results:
+def _differing(bench: Runner) -> Results:
     ways: dict[str, dict[str, Any]] = {
         "variance within learned": {},
         "taken for 0": {"within_variance": 0.0},
@@ -106,7 +106,7 @@ def clients_needed(std: float, gap: float) -> float:
     return float((np.diag(np.linalg.inv(information)) / scale**2)[:2].max() / (NOISE / N))
 
 
-def _private(bench: Bench) -> Results:
+def _private(bench: Runner) -> Results:
     wide = lemma_radius(FAR / 2, NOISE, N, M, 1)
     heads = ["eps0", "noise of a message (sd)", "clients needed", "squared error", "gain, %", "clients of a kind alike"]
     heads += ["Algorithm 1, 5 rounds", f"radius {NARROW:g}: clients needed", "gain, alike", "worst of ours"]
@@ -119,7 +119,7 @@ def _private(bench: Bench) -> Results:
     return Results("Private kinds: squared error and gain against eps0", heads, rows, note)
 
 
-def _private_row(bench: Bench, epsilon: float, wide: float) -> list[str]:
+def _private_row(bench: Runner, epsilon: float, wide: float) -> list[str]:
     ways: dict[str, dict[str, Any]] = {
         "learned": {"radius": wide},
         "alike": {"radius": wide, "within_variance": 0.0},

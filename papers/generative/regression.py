@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from papers.bench import Bench, Cell, Reproduction
+from papers.bench import Cell, Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results, plus_minus
 from tacit.core import rng
 from tacit.estimation.messages import Central, LocalGaussian, Message
@@ -104,12 +104,12 @@ def seconds(d: int, m: int) -> Cell:
     return {"seconds": min(taken)}
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     cells = {d: bench.over_seeds({"d": d}, lambda seed, d=d: errors(seed, d)) for d in DIMENSIONS}
     return [_errors(bench, cells), _gains(cells), _WHY, *_powers(bench), *_private(bench, cells), *_time(bench, cells)]
 
 
-def _errors(bench: Bench, cells: dict[int, dict[str, list[Any]]]) -> Results:
+def _errors(bench: Runner, cells: dict[int, dict[str, list[Any]]]) -> Results:
     names = {
         "formula": "equation (16)",
         "known": "personal, prior known (15)",
@@ -145,7 +145,7 @@ def _gains(cells: dict[int, dict[str, list[Any]]]) -> Results:
     return Results("Gains of personal regressions, the prior learned by EM", heads, rows)
 
 
-def _powers(bench: Bench) -> list[Part]:
+def _powers(bench: Runner) -> list[Part]:
     found = {
         d: {p: bench.cell({"limits": d, "power": p}, lambda d=d, p=p: limits(d, p)) for p in POWERS} for d in DIMENSIONS
     }
@@ -169,7 +169,7 @@ def _powers(bench: Bench) -> list[Part]:
     return [table, Picture("limits", "What is possible, for every scale of the features.", panels)]
 
 
-def _private(bench: Bench, cells: dict[int, dict[str, list[Any]]]) -> list[Part]:
+def _private(bench: Runner, cells: dict[int, dict[str, list[Any]]]) -> list[Part]:
     d, rows = DIMENSIONS[0], []
     local, best = np.mean(cells[d]["local"]), np.mean(cells[d]["em"])
     for name, kind, epsilon in MESSAGES:
@@ -192,7 +192,7 @@ def _private(bench: Bench, cells: dict[int, dict[str, list[Any]]]) -> list[Part]
     return [Results("Squared error from private messages", heads, rows, note), _PRIVATE]
 
 
-def _time(bench: Bench, cells: dict[int, dict[str, list[Any]]]) -> list[Part]:
+def _time(bench: Runner, cells: dict[int, dict[str, list[Any]]]) -> list[Part]:
     d = DIMENSIONS[-1]
     found = [bench.cell({"clients": m, "d": d, "least of": 3}, lambda m=m: seconds(d, m))["seconds"] for m in CLIENTS]
     rows = [[f"{m:,}", f"{s:.2f}", f"{1e6 * s / m:.0f}"] for m, s in zip(CLIENTS, found, strict=True)]

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from papers.bench import Bench, Cell, Reproduction
+from papers.bench import Cell, Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
 from tacit.estimation.gaussian import GaussianMeans
 
@@ -21,11 +21,11 @@ STREAMED_FULL: Final = (100_000, 1_000_000, 10_000_000)
 _CHILD: Final = "from papers.generative.scale import stream; import sys; stream(sys.argv[1], sys.argv[2])"
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     return [*_memory(bench), _file(bench)]
 
 
-def _memory(bench: Bench) -> list[Part]:
+def _memory(bench: Runner) -> list[Part]:
     found = [min(bench.over_seeds({"fit": m}, lambda seed, m=m: fit_time(m))["seconds"]) for m in CLIENTS]
     rows = [[f"{m:,}", f"{s:.2f}", f"{1e6 * s / m:.2f}"] for m, s in zip(CLIENTS, found, strict=True)]
     note = "`GaussianMeans.fit`, prior learned, best of the repetitions, one thread."
@@ -45,7 +45,7 @@ def fit_time(clients: int) -> Cell:
     return {"seconds": time.perf_counter() - start}
 
 
-def _file(bench: Bench) -> Results:
+def _file(bench: Runner) -> Results:
     rows = []
     for m in STREAMED_FULL if bench.full else STREAMED:
         for kind in ("csv", "parquet"):

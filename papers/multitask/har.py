@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tacit.core.rng import generator
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.data.loaders import npz_pool
 
 SITTING = 3
@@ -14,7 +14,7 @@ TEST = 0.25
 
 
 @cache
-def sitting(seed: int, centre_noise: float | None = None) -> Federation:
+def sitting(seed: int, centre_noise: float | None = None) -> FederatedDataset:
     """A quarter of each person's segments tests, of sitting and of the rest; windows overlap, so never by row.
 
     Each device scales its own rows to norm one, as in the paper. With `centre_noise` it then takes off the mean of its

@@ -5,14 +5,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.multitask.published import AsPublished
 from papers.multitask.runs import PLAIN, Recipe, device_level, grouped, measure, record_level
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
 from tacit.estimation.multitask.sharing import Sharing
 from tacit.methods import Ditto, LocalSgd, Multitask
 from tacit.methods.fedavg import FedAvg
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 
 DELTA: Final = 1e-3
 EPSILONS: Final = (0.01, 0.1, 1.0, 8.0, 100.0)
@@ -45,14 +45,14 @@ def private(epsilon: float | None, **changes: Any) -> Recipe:
     return record_level(GRADIENTS, epsilon, DELTA, rounds=40, **changes)
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     return [
         _INTRODUCTION, _open(bench), _sharing(bench), _convergence(bench), *_heterogeneity(bench), *_budgets(bench),
         _devices(bench), _published(), _READING,
     ]  # fmt: skip
 
 
-def errors(bench: Bench, recipe: Recipe, **about: Any) -> np.ndarray:
+def errors(bench: Runner, recipe: Recipe, **about: Any) -> np.ndarray:
     """Mean test error over the people, one for each repetition."""
     return np.array(bench.over_seeds({**about, "recipe": repr(recipe)}, lambda seed: measure(recipe, seed))["error"])
 
@@ -61,7 +61,7 @@ def show(values: np.ndarray) -> str:
     return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
 
 
-def _open(bench: Bench) -> Results:
+def _open(bench: Runner) -> Results:
     from scipy.stats import ttest_rel
 
     found = {name: errors(bench, recipe, what=name) for name, recipe in OPEN.items()}
@@ -78,7 +78,7 @@ def _verdict(p: float) -> str:
     return "yes" if p < 0.05 else "not shown"
 
 
-def _sharing(bench: Bench) -> Picture:
+def _sharing(bench: Runner) -> Picture:
     recipe = OPEN["learned covariance"]
     config = {"what": "learned covariance", "recipe": repr(recipe), "seed": bench.first}
     cell = bench.cell(config, lambda: measure(recipe, bench.first))
@@ -86,12 +86,12 @@ def _sharing(bench: Bench) -> Picture:
     return Picture("sharing", "Who learns from whom: learned correlation of tasks, alike people together.", (), figure)
 
 
-def _convergence(bench: Bench) -> Picture:
+def _convergence(bench: Runner) -> Picture:
     """Figure 2: the primal objective in the three settings."""
     settings = {
         "homogeneous": PLAIN,
-        "tau = .5": Devices(variability=0.5),
-        "tau = .5, drop = .2": Devices(drop=0.2, variability=0.5),
+        "tau = .5": Availability(variability=0.5),
+        "tau = .5, drop = .2": Availability(drop=0.2, variability=0.5),
     }
     panels = []
     for title, devices in settings.items():
@@ -105,18 +105,18 @@ def _convergence(bench: Bench) -> Picture:
     return Picture("objective", "Figure 2: the primal objective over rounds, one repetition.", panels)
 
 
-def _varied(epsilon: float | None, devices: Devices) -> Recipe:
+def _varied(epsilon: float | None, devices: Availability) -> Recipe:
     """Two local steps a round, so that there is work to vary."""
     return record_level(GRADIENTS, epsilon, DELTA, rounds=20, epochs=2, devices=devices)
 
 
-def _heterogeneity(bench: Bench) -> list[Part]:
+def _heterogeneity(bench: Runner) -> list[Part]:
     taus = {
-        name: [errors(bench, _varied(eps, Devices(variability=tau)), what="tau") for tau in TAUS]
+        name: [errors(bench, _varied(eps, Availability(variability=tau)), what="tau") for tau in TAUS]
         for name, eps in (("not private", None), ("record-level eps 8", 8.0))
     }
     drops = {
-        name: [errors(bench, private(eps, devices=Devices(drop=p)), what="drop") for p in DROPS]
+        name: [errors(bench, private(eps, devices=Availability(drop=p)), what="drop") for p in DROPS]
         for name, eps in (("not private", None), ("record-level eps 8", 8.0))
     }
     parts: list[Part] = []
@@ -169,7 +169,7 @@ def _se(values: np.ndarray, seeds: int) -> float:
     return float(values.std(ddof=1) / np.sqrt(seeds))
 
 
-def _budgets(bench: Bench) -> list[Part]:
+def _budgets(bench: Runner) -> list[Part]:
     """Figure 5, and client-level methods at the same epsilon in a table of their own: units never share a column."""
     ours = [errors(bench, private(eps), what="epsilon") for eps in EPSILONS]
     rows = [["record-level, learned covariance", *map(show, ours)]]
@@ -182,7 +182,7 @@ def _budgets(bench: Bench) -> list[Part]:
     return [table, Picture("epsilon", "Figure 5: test error against epsilon.", [panel])]
 
 
-def _devices(bench: Bench) -> Results:
+def _devices(bench: Runner) -> Results:
     """Device-level: what thirty devices can do for one another when each hides all its data."""
     hinge: dict[str, Any] = {"strength": 0.01, "ridge": 1.0, "intercept": 0.1}
     ways = {

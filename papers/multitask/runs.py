@@ -8,23 +8,23 @@ import numpy as np
 from papers.bench import Cell
 from papers.multitask.har import sitting
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.estimation.multitask.objective import objective
 from tacit.estimation.multitask.sharing import Sharing
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression, initialise
 from tacit.privacy.accounting.accountant import calibrate
-from tacit.privacy.ledger.budget import Purse
+from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
 
-PLAIN: Final = Devices()
+PLAIN: Final = Availability()
 WHOLE: Final = 512  # a batch that holds every row of a device
 _NEVER = 10**6
 _BOUND = 0.5  # of one example's gradient
@@ -40,12 +40,12 @@ class Recipe:
     rate: float = 1.0
     batch: int = 64
     epochs: int = 1
-    devices: Devices = PLAIN
+    devices: Availability = PLAIN
     centre: float | None = None
 
 
 def record_level(
-    method: Method, epsilon: float | None, delta: float, rounds: int, epochs: int = 1, devices: Devices = PLAIN
+    method: Method, epsilon: float | None, delta: float, rounds: int, epochs: int = 1, devices: Availability = PLAIN
 ) -> Recipe:
     """Private gradients of whole devices' rows; one further Gaussian query of the budget pays for the centre."""
     plain = Recipe(method, rounds, batch=WHOLE, epochs=epochs, devices=devices, centre=0.0)
@@ -91,7 +91,7 @@ def started(recipe: Recipe, seed: int) -> Run:
     return run
 
 
-def _charge_centre(run: Run, recipe: Recipe, data: Federation) -> None:
+def _charge_centre(run: Run, recipe: Recipe, data: FederatedDataset) -> None:
     """Before anything is trained on centred rows, every device pays for its noisy mean like for one more round."""
     if run.plan.record is None:
         return
@@ -100,7 +100,7 @@ def _charge_centre(run: Run, recipe: Recipe, data: Federation) -> None:
     assert all(abs(float(z) - recipe.centre) < 1e-9 for z in run.plan.record.multipliers)
     charges = [Charge(a.scope, a.unit, a.relation, a.event, a.count) for a in accounts]
     run.ledger.charge(recipe.rounds, charges)
-    run.purse = Purse(run.plan, run.ledger, recipe.rounds + 1)  # what is left after that
+    run.purse = BudgetTracker(run.plan, run.ledger, recipe.rounds + 1)  # what is left after that
 
 
 def measure(recipe: Recipe, seed: int, history: bool = False) -> Cell:

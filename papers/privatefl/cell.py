@@ -15,10 +15,10 @@ import numpy as np
 from torch import nn
 
 from papers.adaped.cells import validated
-from papers.bench import Bench, Cell
+from papers.bench import Cell, Runner
 from papers.privatefl.recipe import LAYER, Arm, Tuned, World, experiment
 from tacit import methods
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.experiments.build import Parts, build
 from tacit.experiments.config import decisive, full
 from tacit.experiments.result import Result
@@ -31,17 +31,17 @@ HEAD: Final = Arm("open", method={"name": "local-only"}, transform=LAYER, privac
 """What personalization reaches without any federation: a model of one's own; a transform before a random head."""
 
 
-def measure(bench: Bench, world: World, arm: Arm, tuned: Tuned, seed: int) -> Cell:
+def measure(bench: Runner, world: World, arm: Arm, tuned: Tuned, seed: int) -> Cell:
     """All figures of one cell, in shares."""
     return _cell(bench, world, arm, tuned, seed, validation=False)
 
 
-def validate(bench: Bench, world: World, arm: Arm, tuned: Tuned) -> Cell:
+def validate(bench: Runner, world: World, arm: Arm, tuned: Tuned) -> Cell:
     """The same on rows held out of the training rows; hyper-parameters are chosen by these."""
     return _cell(bench, world, arm, tuned, SELECTION_SEED, validation=True)
 
 
-def _cell(bench: Bench, world: World, arm: Arm, tuned: Tuned, seed: int, validation: bool) -> Cell:
+def _cell(bench: Runner, world: World, arm: Arm, tuned: Tuned, seed: int, validation: bool) -> Cell:
     frozen = arm.privacy.get("frozen") == "head"
     config = experiment(world, replace(arm, privacy={}) if frozen else arm, tuned, seed)
     key = {"experiment": decisive(full(config)), "validation": validation, **({"head": "frozen"} if frozen else {})}
@@ -67,7 +67,7 @@ def described(arm: Arm) -> str:
     return f"{arm.kind}{guarantee}, {arm.method['name']}{layer}"
 
 
-def validating(data: Federation) -> Federation:
+def validating(data: FederatedDataset) -> FederatedDataset:
     """Clients' held-out rows, a fifth of the training rows, in place of all test rows."""
     held = validated(data, 0)
     return replace(held, common_x=held.test_x, common_y=held.test_y)

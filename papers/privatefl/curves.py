@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from papers.bench import Bench
+from papers.bench import Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
 from papers.privatefl.views import PART, WAYS, Line, Row, run, settings
 
@@ -57,7 +57,7 @@ class Figure:
     note: str = ""
 
 
-def make(figure: Figure, bench: Bench) -> list[Part]:
+def make(figure: Figure, bench: Runner) -> list[Part]:
     views = figure.views if bench.full or not figure.few else figure.few
     done = [(view, [run(bench, series.lines) for series in view.series]) for view in views]
     tables = [_table(view, rows) for view, rows in done]

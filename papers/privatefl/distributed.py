@@ -5,7 +5,7 @@ And what encoding costs."""
 from dataclasses import replace
 from typing import Final
 
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
 from papers.privatefl import encoding
 from papers.privatefl.recipe import CLIP, LAYER, RELEASED, Arm
@@ -20,7 +20,7 @@ CENTRAL: Final = Arm("central", 8.0, transform=LAYER)
 SHARES: Final = Arm("distributed", 8.0, transform=LAYER, privacy=RELEASED)
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     (central,) = run(bench, [Line("a trusted server", CLIP, CENTRAL, TUNED)])
     found = {bits: _row(bench, bits) for bits in BITS}
     done = {bits: row for bits, row in found.items() if isinstance(row, Row)}
@@ -33,7 +33,7 @@ def make(bench: Bench) -> list[Part]:
     return [_SETTING, *accuracy, *encoding.parts(bench)]
 
 
-def _row(bench: Bench, bits: int) -> Row | str:
+def _row(bench: Runner, bits: int) -> Row | str:
     """A row, or why so few bits are refused."""
     arm = SHARES.changed(privacy={**SHARES.privacy, "bits": bits})
     try:

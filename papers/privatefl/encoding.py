@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from papers.bench import Bench, Cell
+from papers.bench import Cell, Runner
 from papers.page import Part, Results
 from tacit.core.contract import Shared
 from tacit.privacy.mechanisms.distributed import BODY, Distributed
@@ -23,7 +23,7 @@ BAR: Final = (1_000_000, 0.5)  # seconds, encode and decode together
 COHORT: Final = 100
 
 
-def parts(bench: Bench) -> list[Part]:
+def parts(bench: Runner) -> list[Part]:
     found = {size: bench.cell(_asked(size), lambda size=size: measure(size)) for size in SIZES}
     rows = [[f"{size:,}", *map(_seconds, (*cell.values(), sum(cell.values())))] for size, cell in found.items()]
     title = f"Processor seconds of one upload, {BITS} bits"

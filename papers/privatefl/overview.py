@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from papers.bench import Bench, NotRun, Reproduction
+from papers.bench import NotRun, Reproduction, Runner
 from papers.page import Part, Results
 from papers.privatefl.table_pages import baselines, pairs
 from papers.privatefl.tables import TABLES, Table
@@ -24,7 +24,7 @@ HEADS: Final = (
 )
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     named = [(name, each) for name, tables in TABLES.items() for each in tables]
     units: dict[str, list[list[str]]] = {unit: [] for unit in ("client-level", "record-level")}
     for name, each in named:
@@ -33,7 +33,7 @@ def make(bench: Bench) -> list[Part]:
     return [_ABOUT, *(Results(unit.capitalize(), list(HEADS), lines) for unit, lines in units.items()), _FIGURES]
 
 
-def kept(bench: Bench, table: Table) -> tuple[list[Row], list[Row]] | None:
+def kept(bench: Runner, table: Table) -> tuple[list[Row], list[Row]] | None:
     """The table's rows and training alone over as many seeds as have been run: whole, or as far as its page goes."""
     sizes = (table.lines, [line for line in table.lines if table.few(line)])
     for lines, seeds in ((lines, seeds) for lines in sizes for seeds in range(bench.seeds, 0, -1)):

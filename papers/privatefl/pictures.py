@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from papers.bench import Bench, Cell, Reproduction
+from papers.bench import Cell, Reproduction, Runner
 from papers.page import Part, Picture
 from papers.privatefl.recipe import LAYER, MNIST, Arm, experiment
 from papers.privatefl.tuned import MNIST_CENTRAL
@@ -50,7 +50,7 @@ def _leaf(states: Any, name: str) -> torch.Tensor:
     return next(leaf for key, leaf in states.items() if key.endswith(f"transform.{name}"))
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     config = experiment(MNIST, ARM, MNIST_CENTRAL, 0)
 
     def compute() -> Cell:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.page import Part
 from papers.privatefl.cell import ALONE, HEAD
 from papers.privatefl.recipe import CLIP, CLIP_BY_CONSTANTS, CLIP_SCALED, LAYER, MNIST, Arm, Kind, Tuned, World
@@ -24,7 +24,7 @@ PLANS: Final[tuple[tuple[Kind, Tuned], ...]] = (("central", CLIP_CENTRAL), ("rec
 DITTO: Final = {"name": "ditto", "strength": 0.1}
 
 
-def make_clip(bench: Bench) -> list[Part]:
+def make_clip(bench: Runner) -> list[Part]:
     alone = run(bench, _alone(CLIP))
     parts: list[Part] = [WAYS]
     bars: list[tuple[str, float, float]] = []
@@ -86,7 +86,7 @@ def _bars(kind: str, epsilon: float, rows: Sequence[Row]) -> list[tuple[str, flo
     ]
 
 
-def _constants(bench: Bench) -> Part:
+def _constants(bench: Runner) -> Part:
     """Without a public set: features divided by a constant."""
     lines = [
         Line(f"{name}, epsilon {eps:g}", CLIP_BY_CONSTANTS, Arm("central", eps, transform=layer), tuned)
@@ -99,7 +99,7 @@ def _constants(bench: Bench) -> Part:
     return table("Client-level without public statistics: features are only divided by 0.5", run(bench, lines))
 
 
-def make_mnist(bench: Bench) -> list[Part]:
+def make_mnist(bench: Runner) -> list[Part]:
     plain = Arm("record", 8.0, heterogeneity=True)
     lines = [
         Line("FedAvg", MNIST, plain, MNIST_RECORD_PLAIN, 0.811),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.page import Part
 from papers.privatefl.cell import ALONE
 from papers.privatefl.tables import TABLES, Table
@@ -14,7 +14,7 @@ from papers.privatefl.views import PART, WAYS, Line, Row, run, settings, table
 NOTE: Final = "Chosen on validation rows for the task (page privatefl/selection), not anew for each row."
 
 
-def make(tables: Sequence[Table], bench: Bench) -> list[Part]:
+def make(tables: Sequence[Table], bench: Runner) -> list[Part]:
     parts: list[Part] = [WAYS]
     every: list[Row] = []
     for each in tables:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.page import Part
 from papers.privatefl.cell import ALONE
 from papers.privatefl.distributed import CENTRAL, SHARES, TUNED
@@ -25,7 +25,7 @@ RECORDS: Final = (Line("Record: nobody is trusted", CLIP_SCALED, Arm("record", 8
 NONE: Final = (Line("training alone: nothing leaves", CLIP, ALONE, TUNED),)
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     clients, records, alone = (run(bench, lines) for lines in (CLIENTS, RECORDS, NONE))
     return [
         WAYS,

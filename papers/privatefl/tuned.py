@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Final, NamedTuple
 
-from papers.bench import Bench, Reproduction
+from papers.bench import Reproduction, Runner
 from papers.page import Part, Results
 from papers.privatefl.cell import described, validate
 from papers.privatefl.recipe import (
@@ -215,11 +215,11 @@ TRIED: Final = _named([*GRIDS, *DROPPED])
 _UNUSED: Final = frozenset(_named(DROPPED))
 
 
-def make(bench: Bench) -> list[Part]:
+def make(bench: Runner) -> list[Part]:
     return [_table(bench, name, *tried) for name, tried in TRIED.items()]
 
 
-def _table(bench: Bench, name: str, world: World, arm: Arm, tried: Sequence[Tuned]) -> Results:
+def _table(bench: Runner, name: str, world: World, arm: Arm, tried: Sequence[Tuned]) -> Results:
     bench.console.print(f"  {described(arm)}", style="dim")
     columns = [field.name for field in fields(Tuned)]
     found = {each: validate(bench, world, arm, each) for each in tried}

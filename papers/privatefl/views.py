@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from papers.bench import Bench, Cell
+from papers.bench import Cell, Runner
 from papers.page import Results, plus_minus
 from papers.privatefl.cell import measure
 from papers.privatefl.recipe import Arm, Tuned, World
@@ -61,7 +61,7 @@ class Row:
         return plus_minus(self.mean(name), self.spread(name), 3)
 
 
-def run(bench: Bench, lines: Sequence[Line]) -> list[Row]:
+def run(bench: Runner, lines: Sequence[Line]) -> list[Row]:
     return [
         Row(line, [measure(bench, line.world, line.arm, line.tuned, seed) for seed in range(bench.seeds)])
         for line in lines

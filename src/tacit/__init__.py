@@ -16,11 +16,21 @@
 `__init__.pyi` is the one table of public names; each is imported when it is first used.
 """
 
+import warnings
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_RENAMED = {"Federation": "FederatedDataset", "Devices": "Availability", "Rota": "LimitedParticipation"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warnings.warn(f"tacit.{name} is now tacit.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+    return _load(_RENAMED.get(name, name))
+
 
 try:
     __version__ = version("tacit-fl")

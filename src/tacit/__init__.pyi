@@ -1,7 +1,7 @@
 from . import estimation as estimation
 from . import methods as methods
 from . import models as models
-from .data.dataset import Federation as Federation
+from .data.dataset import FederatedDataset as FederatedDataset
 from .data.dataset import from_clients as from_clients
 from .data.dataset import from_csv as from_csv
 from .data.dataset import from_dataset as from_dataset
@@ -51,10 +51,10 @@ from .report.summary import open_run as open_run
 from .rounds.assemble import Privacy as Privacy
 from .rounds.assemble import Training as Training
 from .rounds.loop import Schedule as Schedule
-from .sampling.availability import Devices as Devices
+from .sampling.availability import Availability as Availability
 from .sampling.cohorts import FixedSize as FixedSize
 from .sampling.cohorts import Poisson as Poisson
-from .sampling.limited_participation import Rota as Rota
+from .sampling.limited_participation import LimitedParticipation as LimitedParticipation
 
 __version__: str
 __all__: list[str]

@@ -15,7 +15,7 @@ from tacit.compile import acceptance
 from tacit.compile import replay as recording
 from tacit.compile.acceptance import Refused, Trial
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import AdaPeD, Ditto, FedAvg, LocalOnly
 from tacit.models import MLP, initialise
@@ -25,7 +25,7 @@ from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import FixedSize
 from tacit.simulation import decisions, rehearsal
 from tacit.simulation.chunking import Compile
-from tacit.simulation.cohort_program import Broadcast, Vectorised
+from tacit.simulation.cohort_program import Broadcast, CohortProgram
 from tacit.simulation.rehearsal import recorded
 from tests.worlds import CENTRAL, RECORD, largest_difference, states
 
@@ -35,7 +35,7 @@ SIZES = (3, 8, 6, 8, 5, 8, 7, 8)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
 
 
-def clients(scale: float = 1.0, sizes: tuple[int, ...] = SIZES) -> Federation:
+def clients(scale: float = 1.0, sizes: tuple[int, ...] = SIZES) -> FederatedDataset:
     draw = torch.Generator().manual_seed(0)
 
     def rows(several: int) -> tuple[Tensor, Tensor]:
@@ -44,12 +44,14 @@ def clients(scale: float = 1.0, sizes: tuple[int, ...] = SIZES) -> Federation:
     return from_clients({k: (*rows(n), *rows(1)) for k, n in enumerate(sizes)}, classes=3)
 
 
-def engine(method: Method = Ditto(), dtype: torch.dtype = torch.float32, data: Federation | None = None) -> Vectorised:
+def engine(
+    method: Method = Ditto(), dtype: torch.dtype = torch.float32, data: FederatedDataset | None = None
+) -> CohortProgram:
     training = Training(rounds=1000, sampler=FixedSize(4), batch=4, chunk=4, dtype=dtype, compile="require")
     return assemble(data or clients(), initialise(MLP(6, 3, (5,)), 0), method, CENTRAL, training).engine
 
 
-def decided(of: Vectorised) -> None:
+def decided(of: CohortProgram) -> None:
     """Records the program of every chunk, or is refused."""
     view = of.method.init(of.start).view
     for shape in {of.chunking.shape(chunk) for chunk in of.chunking.split(np.arange(len(SIZES)))}:

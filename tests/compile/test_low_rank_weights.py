@@ -8,14 +8,14 @@ import torch
 
 from tacit.compile import replay as recording
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.methods import Ditto, FedAvg, FineTuned, PFedMe, Scaffold
 from tacit.methods.optimizers import LocalSgd
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.assemble import Training, assemble
 from tacit.rounds.loop import Run, Schedule
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
 from tacit.simulation.chunking import Compile
 from tests.worlds import CENTRAL, largest_difference, states
@@ -34,7 +34,7 @@ METHODS = {
 }
 
 
-def federation(sizes: list[int], spoil: int | None = None) -> Federation:
+def federation(sizes: list[int], spoil: int | None = None) -> FederatedDataset:
     draw = torch.Generator().manual_seed(1)
     rows, clients = sum(sizes), len(sizes)
     x = torch.randn(rows, *INPUTS, generator=draw, dtype=torch.float64)
@@ -42,7 +42,7 @@ def federation(sizes: list[int], spoil: int | None = None) -> Federation:
     if spoil is not None:
         x[offsets[spoil]] = 1e200  # its square is not finite
     labels = torch.randint(0, CLASSES, (rows,), generator=draw)
-    return Federation(
+    return FederatedDataset(
         name="images",
         x=x,
         y=labels,
@@ -57,7 +57,7 @@ def federation(sizes: list[int], spoil: int | None = None) -> Federation:
     )
 
 
-def run(method: Method, data: Federation, compile: Compile, devices: Devices = Devices()) -> Run:
+def run(method: Method, data: FederatedDataset, compile: Compile, devices: Availability = Availability()) -> Run:
     training = Training(
         rounds=3, sampler=Poisson(0.8), batch=4, epochs=3, chunk=4, dtype=torch.float64, devices=devices
     )
@@ -66,7 +66,7 @@ def run(method: Method, data: Federation, compile: Compile, devices: Devices = D
     return Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
 
 
-def same(method: Method, data: Federation, devices: Devices = Devices()) -> None:
+def same(method: Method, data: FederatedDataset, devices: Availability = Availability()) -> None:
     plain, recorded = (run(method, data, compile, devices) for compile in OFF_AND_ON)
     for each in (plain, recorded):
         each.go()
@@ -108,7 +108,7 @@ def test_they_are_for_clients_of_very_unequal_sizes() -> None:
 
 
 def test_they_are_for_devices_that_do_less() -> None:
-    same(FedAvg(), federation([6, 8, 7, 8, 5, 8, 6, 8]), Devices(variability=0.5))
+    same(FedAvg(), federation([6, 8, 7, 8, 5, 8, 6, 8]), Availability(variability=0.5))
 
 
 def test_no_step_passes_over_the_first_layer(graphs: list[torch.fx.GraphModule]) -> None:

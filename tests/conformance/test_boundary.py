@@ -25,7 +25,7 @@ from tacit.compile.kernels import compiled
 from tacit.compile.replay import Program
 from tacit.core import tree
 from tacit.core.contract import Method, Tree
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import REGISTRY, FedAvg, Multitask
 from tacit.models import SoftmaxRegression, initialise
@@ -39,7 +39,7 @@ from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.sampling.cohorts import Poisson
 from tacit.simulation.client_program import handed_over
-from tacit.simulation.cohort_program import Broadcast, Computed, Vectorised
+from tacit.simulation.cohort_program import Broadcast, CohortProgram, Computed
 from tests.conformance.test_methods import METHODS
 from tests.worlds import OPEN
 
@@ -71,7 +71,7 @@ EVEN, RAGGED = (8, 5, 6, 8, 7), (8, 1, 5, 8, 3)
 """Rows of each client: as many steps for all, so that first layers are shares of rows; or steps that only pad some."""
 
 
-def federation(sizes: Sequence[int]) -> Federation:
+def federation(sizes: Sequence[int]) -> FederatedDataset:
     draw = np.random.default_rng(0)
 
     def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -89,7 +89,7 @@ def model_for(method: Method) -> nn.Module:
     return initialise(nn.Sequential(layers), 0)
 
 
-def engine_for(method: Method, privacy: Privacy, rows: Federation) -> Vectorised:
+def engine_for(method: Method, privacy: Privacy, rows: FederatedDataset) -> CohortProgram:
     stepwise = isinstance(privacy.plan, Stepwise)
     training = Training(5, Poisson(1.0), 4, 1 if stepwise else 2, STEPS if stepwise else None, seed=3, chunk=CLIENTS)
     engine, _ = assemble(rows, model_for(method), method, privacy, training)
@@ -100,7 +100,7 @@ def engine_for(method: Method, privacy: Privacy, rows: Federation) -> Vectorised
 class World:
     """A method under one mechanism; its data can be changed, also for what was recorded."""
 
-    engine: Vectorised
+    engine: CohortProgram
     tame: Tensor
     known: dict[tuple[object, ...], Tree]
 

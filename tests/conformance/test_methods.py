@@ -42,7 +42,7 @@ from tacit.rounds.assemble import Assembled, Privacy
 from tacit.rounds.non_interference import interferes
 from tacit.simulation.chunk import Inputs
 from tacit.simulation.client_states import MemoryStore, NoStates
-from tacit.simulation.cohort_program import Vectorised
+from tacit.simulation.cohort_program import CohortProgram
 from tests.worlds import CENTRAL, PLANS, RECORD, assembled, largest_difference, ragged, run, states
 
 LOCAL_WITHOUT_NOISE = Privacy(plans.Local(Fixed(0.5)), (Level("private", delta=1e-3, noise=1e-9),))
@@ -106,7 +106,7 @@ def at_client_level(method: Method) -> Assembled:
     return assembled(method, LOCAL_WITHOUT_NOISE if method.gather else CENTRAL)
 
 
-def everybody(engine: Vectorised, purpose: str = "batches") -> Inputs:
+def everybody(engine: CohortProgram, purpose: str = "batches") -> Inputs:
     clients = np.arange(engine.federation.clients)
     view = engine.method.init(engine.start).view
     state = (
@@ -117,7 +117,7 @@ def everybody(engine: Vectorised, purpose: str = "batches") -> Inputs:
     return engine.inputs_for(state.read(clients, first), clients, 0, purpose)
 
 
-def replies(engine: Vectorised, inputs: Inputs) -> Reply:
+def replies(engine: CohortProgram, inputs: Inputs) -> Reply:
     """The method's plain replies, one row a client."""
     view = engine.method.init(engine.start).view
 

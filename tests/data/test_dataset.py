@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
-from tacit.data.dataset import Federation, as_input, from_clients, from_csv, from_dataset, hold_out
+from tacit.data.dataset import FederatedDataset, as_input, from_clients, from_csv, from_dataset, hold_out
 from tacit.errors import TacitError
 
 
@@ -155,7 +155,7 @@ def test_a_test_fraction_outside_its_range_is_refused(fraction: float) -> None:
     ],
 )
 def test_a_federation_put_together_by_hand_is_checked(
-    change: Callable[[Federation], dict[str, Any]], message: str
+    change: Callable[[FederatedDataset], dict[str, Any]], message: str
 ) -> None:
     federation = from_clients(three())
     with pytest.raises(TacitError, match=message):

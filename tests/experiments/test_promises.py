@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments.build import build
 from tacit.privacy.mechanisms import requests as plans
@@ -20,7 +20,7 @@ PROMISE = tacit.Level("private", epsilon=4, delta=1e-2)
 TRAINING = tacit.Training(rounds=2, sampler=tacit.Poisson(0.5), batch=5)
 
 
-def train(privacy: tacit.Privacy, data: Federation | None = None, **options: object) -> tacit.Result:
+def train(privacy: tacit.Privacy, data: FederatedDataset | None = None, **options: object) -> tacit.Result:
     given = ragged() if data is None else data
     method = options.pop("method", tacit.FedAvg())
     return tacit.train(given, net(), method, privacy, TRAINING, progress=False, **options)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def test_where_nothing_is_uploaded_a_promise_is_kept_without_noise() -> None:
     assert result.guarantees()[-1] == "The federation as a whole: nothing is uploaded, so nothing is spent."
 
 
-def other_data() -> Federation:
+def other_data() -> FederatedDataset:
     return ragged(scale=1.001)
 
 

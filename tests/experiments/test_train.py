@@ -283,6 +283,11 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     assert seen == [False]
 
 
+def test_names_of_earlier_versions_say_what_they_are_called_now() -> None:
+    with pytest.warns(DeprecationWarning, match="tacit.FederatedDataset"):
+        assert tacit.Federation is tacit.FederatedDataset  # pyright: ignore
+
+
 def test_every_public_name_is_there() -> None:
     assert all(getattr(tacit, name) is not None for name in tacit.__all__)
     assert set(dir(tacit)) == set(tacit.__all__)

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.federation.protocol.client import Client
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.local_view import Rows, seen_by_anybody, seen_by_server, with_own_rows
 from tacit.federation.protocol.messages import Arrived
-from tacit.federation.protocol.server import Conductor
-from tacit.federation.protocol.terms import Seat, Terms
+from tacit.federation.protocol.server import FederationServer
+from tacit.federation.protocol.terms import Participant, Terms
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms import requests as plans
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
@@ -29,7 +29,7 @@ class World:
 
     method: Method
     privacy: Privacy = CENTRAL
-    federation: Federation = field(default_factory=lambda: ragged(5))
+    federation: FederatedDataset = field(default_factory=lambda: ragged(5))
     rounds: int = 3
     rate: float = 0.8
     steps: int | None = None
@@ -58,12 +58,12 @@ class World:
         choices = self.privacy.choose(self.federation, 3)
         sizes = self.federation.sizes if self.public else [0] * self.federation.clients
         roster = tuple(
-            Seat(name, choices.of(k).name, int(n), self.keys.get(name, ""))
+            Participant(name, choices.of(k).name, int(n), self.keys.get(name, ""))
             for k, (name, n) in enumerate(zip(self.federation.ids, sizes, strict=True))
         )
         return Terms(self.run_id, "", self.federation.input_shape, self.federation.classes, roster)
 
-    def assembled(self, terms: Terms, federation: Federation) -> Assembled:
+    def assembled(self, terms: Terms, federation: FederatedDataset) -> Assembled:
         choices = {seat.name: seat.level for seat in terms.roster}
         privacy = replace(self.privacy, choices=choices)
         sizes = terms.sizes if self.public else None
@@ -84,16 +84,18 @@ class World:
         def made(terms: Terms) -> Assembled:
             return self.seen_by(terms.place(name), terms, self.rows(place))
 
-        return Client(name, Custody(folder / name), made, self.fresh, folder / name / "node.key", not self.keys)
+        return Client(name, ClientStore(folder / name), made, self.fresh, folder / name / "node.key", not self.keys)
 
     def clients(self, folder: Path) -> dict[str, Client]:
         return {name: self.client(k, folder) for k, name in enumerate(self.federation.ids)}
 
-    def conductor(self, folder: Path, transport: "Wire | None" = None, ledger: Ledger | None = None) -> Conductor:
+    def conductor(
+        self, folder: Path, transport: "Wire | None" = None, ledger: Ledger | None = None
+    ) -> FederationServer:
         server = folder / "server"
         server.mkdir(parents=True, exist_ok=True)
         terms = self.terms
-        return Conductor(
+        return FederationServer(
             self.assembled(terms, seen_by_server(terms, self.dtype)),
             terms,
             ledger or Ledger.open(server / "ledger.sqlite"),

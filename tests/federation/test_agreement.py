@@ -9,7 +9,7 @@ pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
 from tacit.experiments.config import parse
 from tacit.federation.protocol.client import Refusal
-from tacit.federation.protocol.terms import Seat, Terms
+from tacit.federation.protocol.terms import Participant, Terms
 from tacit.federation.service.client_dir import Agreement
 from tacit.federation.service.experiment import seat, text_of
 
@@ -19,7 +19,7 @@ AGREED = Agreement("a", "private", "local", 8.0, 1e-3, (64,), 10)
 
 def terms(level: str = "private", **more: object) -> Terms:
     content = {"privacy": {"plan": "local", "clip": 0.5}, "levels": LEVELS, **more}
-    return Terms("run", text_of(parse(content)), (64,), 10, (Seat("a", level), Seat("b", level)))
+    return Terms("run", text_of(parse(content)), (64,), 10, (Participant("a", level), Participant("b", level)))
 
 
 def test_terms_as_agreed_are_accepted() -> None:

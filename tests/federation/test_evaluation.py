@@ -14,7 +14,7 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
-from tacit.federation.protocol.server import Conductor, Told
+from tacit.federation.protocol.server import FederationServer, RoundReport
 from tacit.federation.service.tls import make_node_key
 from tacit.methods import Ditto, FedAvg, LocalOnly
 from tacit.privacy.evaluation import Evaluation
@@ -57,14 +57,14 @@ def world_of(name: str, folder: Path, clients: int = 5, **options: Any) -> World
     return world
 
 
-def told_by(server: Conductor) -> list[Told]:
-    told: list[Told] = []
+def told_by(server: FederationServer) -> list[RoundReport]:
+    told: list[RoundReport] = []
     server.watchers = (told.append,)
     server.go()
     return told
 
 
-def truth(world: World, server: Conductor, wire: Wire) -> np.ndarray:
+def truth(world: World, server: FederationServer, wire: Wire) -> np.ndarray:
     """The mean of the clients' true accuracies now: what nobody in a deployment can compute."""
     view, found = server.progress.server.view, []
     for place, client in enumerate(wire.clients.values()):

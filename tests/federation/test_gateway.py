@@ -16,10 +16,10 @@ import httpx
 
 from tacit.errors import TacitError
 from tacit.federation.flower.processes import Link
-from tacit.federation.protocol.terms import Seat, Terms
-from tacit.federation.service.enrolment import Member, Register, read_invitation
-from tacit.federation.service.gateway import Door, Meter, leaving
-from tacit.federation.service.oversize_log import TurnedAway
+from tacit.federation.protocol.terms import Participant, Terms
+from tacit.federation.service.enrolment import Enrolment, Member, read_invitation
+from tacit.federation.service.gateway import Gateway, Meter, leaving
+from tacit.federation.service.oversize_log import OversizeLog
 from tacit.federation.service.tls import fingerprint, make_node_key, sign, signed_by
 
 OFFER = '{"levels": {"private": {}, "open": {}}, "rows": false}'
@@ -39,7 +39,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Link:
 class Line:
     """Requests to a door, without a network."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Gateway) -> None:
         self._transport = httpx.ASGITransport(door.app())
 
     def request(self, method: str, path: str, **what: Any) -> httpx.Response:
@@ -55,11 +55,11 @@ class Line:
 
 @pytest.fixture
 def line(link: Link) -> Line:
-    return Line(Door(link, 10_000))
+    return Line(Gateway(link, 10_000))
 
 
 def enrolment(link: Link, name: str = "ward-7", level: str = "private") -> dict[str, object]:
-    token, _ = read_invitation(Register(link.folder).invite(1)[0])
+    token, _ = read_invitation(Enrolment(link.folder).invite(1)[0])
     key = make_node_key(link.folder / f"{name}.key").decode()
     return {"invitation": token, "name": name, "level": level, "rows": 0, "key": key}
 
@@ -77,7 +77,7 @@ def test_whatever_is_no_fleet_call_is_refused_and_logged(line: Line, link: Link,
 def join(link: Link, name: str) -> str:
     """A member by that name; its public key."""
     key = make_node_key(link.folder / f"{name}.key").decode()
-    Register(link.folder).admit(Member(name, "private", 0, 17, key))
+    Enrolment(link.folder).admit(Member(name, "private", 0, 17, key))
     return key
 
 
@@ -93,7 +93,7 @@ def signed(link: Link, name: str, when: datetime | None = None) -> dict[str, str
     return {"flwr-public-key": public, "flwr-timestamp": said, "flwr-signature": signature}
 
 
-def reaching(door: Door) -> list[httpx.Request]:
+def reaching(door: Gateway) -> list[httpx.Request]:
     """What the SuperLink behind a door is asked."""
     seen: list[httpx.Request] = []
 
@@ -107,7 +107,7 @@ def reaching(door: Door) -> list[httpx.Request]:
 
 def test_a_fleet_call_is_passed_on_with_flowers_headers_alone(link: Link) -> None:
     join(link, "a")
-    door = Door(link, 10_000)
+    door = Gateway(link, 10_000)
     seen, headers = reaching(door), signed(link, "a")
     more = {"x-forwarded-for": "1.2.3.4", "authorization": "Bearer x"}
     answer = Line(door).post("/v1/fleet/pull-messages", content=b"ping", headers=headers | more)
@@ -122,7 +122,7 @@ def strangers(link: Link) -> dict[str, dict[str, str]]:
     join(link, "a")
     make_node_key(link.folder / "stranger.key")
     join(link, "gone")
-    Register(link.folder).leave("gone")
+    Enrolment(link.folder).leave("gone")
     now = datetime.now(UTC)
     right = signed(link, "a", now)
     return {
@@ -139,7 +139,7 @@ def strangers(link: Link) -> dict[str, dict[str, str]]:
 
 def test_what_no_member_signed_is_refused_unread_and_metered_to_nobody(link: Link) -> None:
     claims = strangers(link)
-    door = Door(link, 1_000)
+    door = Gateway(link, 1_000)
     seen, line = reaching(door), Line(door)
     for who, headers in claims.items():
         for size in (1_000, 5_000):
@@ -163,10 +163,10 @@ def test_a_large_request_is_refused_before_it_is_read(line: Line, link: Link) ->
 def test_a_large_request_is_counted_for_the_member_who_signed_it_and_nobody_else(line: Line, link: Link) -> None:
     began, claims = time.time(), strangers(link)
     keys = {"a": make_node_key(link.folder / "a.key").decode(), "b": join(link, "b")}
-    terms = Terms("run", "", (1,), 2, tuple(Seat(name, "private", 0, key) for name, key in keys.items()))
+    terms = Terms("run", "", (1,), 2, tuple(Participant(name, "private", 0, key) for name, key in keys.items()))
     for headers in (signed(link, "b"), *claims.values()):
         assert line.post("/v1/fleet/push-object", content=bytes(10_001), headers=headers).status_code in (401, 413)
-    turned_away = TurnedAway(link.turned_away)
+    turned_away = OversizeLog(link.turned_away)
     assert turned_away.since(began, terms) == {"b"}
     assert turned_away.since(time.time() + 1, terms) == set()
 
@@ -188,7 +188,7 @@ def test_a_number_of_rows_that_nobody_has_is_refused_and_uses_up_nothing(line: L
     answer = line.post("/tacit/enrol", json=asked | {"rows": rows})
     assert (answer.status_code, "from 1 to 2^31" in answer.json()["error"]) == (400, True)
     assert line.post("/tacit/enrol", json=asked | {"rows": 137}).status_code == 200
-    assert [member.rows for member in Register(link.folder).members()] == [137]
+    assert [member.rows for member in Enrolment(link.folder).members()] == [137]
 
 
 def test_rows_that_are_not_asked_for_are_not_taken(line: Line, link: Link) -> None:
@@ -201,7 +201,7 @@ def test_an_invitation_works_once(line: Line, link: Link) -> None:
     assert line.post("/tacit/offer", json={"invitation": asked["invitation"]}).status_code == 200
     assert line.post("/tacit/enrol", json=asked).json() == {"node": 17}
     assert line.post("/tacit/enrol", json=asked | {"name": "ward-8"}).status_code == 403
-    assert [member.name for member in Register(link.folder).members()] == ["ward-7"]
+    assert [member.name for member in Enrolment(link.folder).members()] == ["ward-7"]
 
 
 @pytest.mark.parametrize(
@@ -234,11 +234,11 @@ def test_only_the_key_of_a_member_takes_it_off_the_list(line: Line, link: Link) 
     assert line.post("/tacit/leave", json=said | {"signature": forged}).status_code == 403
     assert line.post("/tacit/leave", json=said | {"time": when - 1000, "signature": stale}).status_code == 403
     assert line.post("/tacit/leave", json=said | {"signature": right}).status_code == 200
-    assert Register(link.folder).members()[0].left
+    assert Enrolment(link.folder).members()[0].left
 
 
 def test_an_invitation_names_the_authority_of_its_server(link: Link) -> None:
-    _, mark = read_invitation(Register(link.folder).invite(1)[0])
+    _, mark = read_invitation(Enrolment(link.folder).invite(1)[0])
     assert mark == fingerprint((link.folder / "ca.crt").read_bytes())
     with pytest.raises(TacitError, match="not an invitation"):
         read_invitation("half-of-it.x")

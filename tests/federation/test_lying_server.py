@@ -18,9 +18,9 @@ from tacit.errors import TacitError
 from tacit.experiments.config import Config
 from tacit.federation.protocol.client import Refusal
 from tacit.federation.protocol.messages import Answer, unpack
-from tacit.federation.protocol.terms import Seat, Terms, checked_rows, read_terms
+from tacit.federation.protocol.terms import Participant, Terms, checked_rows, read_terms
 from tacit.federation.service import members
-from tacit.federation.service.client_dir import Agreement, Home
+from tacit.federation.service.client_dir import Agreement, ClientFolder
 from tacit.federation.service.demands import Demands, about_others
 from tacit.federation.service.offer import read_offer
 from tacit.federation.service.permitted import LEFT_OUT, PERMITTED
@@ -42,11 +42,11 @@ def others(tmp_path: Path) -> dict[str, str]:
     return liar.keys(tmp_path / "others", [f"ward-{k}" for k in range(4)])
 
 
-def member(folder: Path, **demands: Any) -> Home:
+def member(folder: Path, **demands: Any) -> ClientFolder:
     return liar.joined(folder / "member", OFFER, liar.some_rows(9), Demands(**demands))
 
 
-def answer(home: Home, run: str, others: dict[str, str]) -> str:
+def answer(home: ClientFolder, run: str, others: dict[str, str]) -> str:
     return liar.answered(
         home, Terms(run, OFFER.experiment, liar.INPUTS, liar.CLASSES, liar.roster(home, others))
     ).refused
@@ -179,10 +179,10 @@ def test_whatever_goes_wrong_on_a_member_is_one_word_to_the_server(
 ) -> None:
     home = liar.joined(tmp_path, liar.offered(liar.text(oracle.LOCAL)), liar.some_rows(9))
 
-    def fail(_: Home) -> None:
+    def fail(_: ClientFolder) -> None:
         raise secret
 
-    monkeypatch.setattr(Home, "rows", fail)
+    monkeypatch.setattr(ClientFolder, "rows", fail)
     terms = Terms("run", liar.text(oracle.LOCAL), liar.INPUTS, liar.CLASSES, liar.roster(home, {}))
     said = liar.answered(home, terms)
     assert said == Answer("run", "train", 0, liar.LATE, liar.NAME, refused="terms")
@@ -215,7 +215,7 @@ def test_nothing_that_fails_before_there_is_a_client_reaches_the_server(tmp_path
 def test_an_agreement_that_leaves_something_open_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "client.json").write_text('{"name": "a", "level": "b", "plan": "local", "epsilon": 1, "delta": 1e-3}')
     with pytest.raises(TacitError, match="join again"):
-        _ = Home(tmp_path).agreement
+        _ = ClientFolder(tmp_path).agreement
 
 
 @pytest.mark.parametrize("rows", [0, -1, 2**31 + 1, 10**30, True, 1.5, "7", None])
@@ -229,7 +229,7 @@ def test_where_rows_are_not_public_nobody_says_how_many() -> None:
     assert checked_rows(2**31, True) == 2**31
     with pytest.raises(TacitError, match="no numbers of rows"):
         checked_rows(7, False)
-    content = Terms("run", "", (1,), 2, (Seat("a", "b", 10**30),)).text()
+    content = Terms("run", "", (1,), 2, (Participant("a", "b", 10**30),)).text()
     with pytest.raises(TacitError, match="malformed"):
         read_terms(content)
 
@@ -239,7 +239,7 @@ def test_a_delta_above_one_in_so_many_rows_is_refused_whatever_the_roster_says(t
     levels = {liar.LEVEL: {"epsilon": 8.0, "delta": 0.06}}
     text = liar.text(sizes.RECORD, levels=levels)
     home = liar.joined(tmp_path, liar.offered(text), liar.some_rows(20))
-    terms = Terms("run", text, liar.INPUTS, liar.CLASSES, (Seat(liar.NAME, liar.LEVEL, rows),))
+    terms = Terms("run", text, liar.INPUTS, liar.CLASSES, (Participant(liar.NAME, liar.LEVEL, rows),))
     assert liar.answered(home, terms).refused == "terms"
     large = replace(terms, experiment=liar.text(sizes.RECORD | {"allow_large_delta": True}, levels=levels))
     assert liar.answered(home, large).refused == "terms"

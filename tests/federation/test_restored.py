@@ -12,7 +12,7 @@ pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
-from tacit.federation.protocol.server import Told
+from tacit.federation.protocol.server import RoundReport
 from tacit.methods import FedAvg
 from tests.federation.in_process import Wire, World
 from tests.worlds import PLANS, ragged
@@ -44,7 +44,7 @@ def test_a_server_that_was_restored_from_a_copy_releases_nothing_more(tmp_path: 
     world = world_of(plan)
     wire = Wire(world.clients(tmp_path))
     restored(world, tmp_path, wire)
-    told: list[Told] = []
+    told: list[RoundReport] = []
     server = world.conductor(tmp_path, wire)
     server.watchers = (told.append,)
     with pytest.raises(TacitError, match=r"was asked in turn \d+.*restored from an older copy"):

@@ -9,7 +9,7 @@ from torch.func import grad, vmap
 
 from tacit.core import tree
 from tacit.core.contract import Task
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.models import MLP, ModuleTask, check, has_batch_statistics, initialise, params
 
@@ -18,7 +18,7 @@ def rows(n: int, seed: int = 0, shape: tuple[int, ...] = (4,)) -> Tensor:
     return torch.randn(n, *shape, generator=torch.Generator().manual_seed(seed))
 
 
-def federation(dtype: torch.dtype = torch.float32) -> Federation:
+def federation(dtype: torch.dtype = torch.float32) -> FederatedDataset:
     return from_clients({"a": (rows(6), [0, 1, 2] * 2), "b": (rows(3, 1), [0, 1, 2])}, dtype=dtype)
 
 

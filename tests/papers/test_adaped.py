@@ -34,7 +34,7 @@ def cell(name: str, seed: int, shift: float = 0.0) -> dict[str, Any]:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> reproduce.Bench:
+def bench(monkeypatch: pytest.MonkeyPatch) -> reproduce.Runner:
     names = {id(make): name for name, make in cells.METHODS.items() if name != "AdaPeD, random start"}
 
     def trained(data: Any, make: Any, world: Any, setting: Setting, seed: int, **options: Any) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> reproduce.Bench:
     for room in (table_1, dp, selection):
         monkeypatch.setattr(room, "trained", trained)
         monkeypatch.setattr(room, "federation", lambda data, seed: ragged())
-    return reproduce.Bench(Console(file=io.StringIO()), False, 3, None, "test")
+    return reproduce.Runner(Console(file=io.StringIO()), False, 3, None, "test")
 
 
 def table(parts: list[Any], title: str) -> Results:
@@ -66,7 +66,7 @@ def test_validation_rows_are_training_rows_of_the_same_client_and_of_nobody_else
         assert sorted(map(tuple, own.tolist())) == sorted(map(tuple, data.x[data.rows(k)].tolist()))
 
 
-def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: reproduce.Bench) -> None:
+def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: reproduce.Runner) -> None:
     parts = table_1.make(bench)
     rows = {row[0]: row for row in table(parts, "Table 1").rows}
     assert rows["AdaPeD"][1:3] == ["98.53 ± 0.11", "98.61 ± 0.01"]
@@ -77,7 +77,7 @@ def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: repr
     assert kept["writers, K/n = .33", "AdaPeD above pFedMe"] == "yes"
 
 
-def test_the_selection_page_marks_the_setting_that_table_1_uses(bench: reproduce.Bench) -> None:
+def test_the_selection_page_marks_the_setting_that_table_1_uses(bench: reproduce.Runner) -> None:
     tables = [part for part in selection.make(bench) if isinstance(part, Results)]
     for part, world in zip(tables, (WRITERS_33, MNIST, EVERYBODY, EVERYBODY), strict=True):
         used = {row[0]: float(row[1]) for row in part.rows if row[-1] == "used"}
@@ -85,13 +85,13 @@ def test_the_selection_page_marks_the_setting_that_table_1_uses(bench: reproduce
         assert "AdaPeD" in used or "60 rounds" in part.title
 
 
-def test_three_columns_always_and_a_random_start_of_adaped_in_the_whole_table(bench: reproduce.Bench) -> None:
+def test_three_columns_always_and_a_random_start_of_adaped_in_the_whole_table(bench: reproduce.Runner) -> None:
     tables = [table(table_1.make(replace(bench, full=full)), "Table 1") for full in (False, True)]
     assert [len(each.heads) for each in tables] == [7, 7]
     assert ["AdaPeD, random start" in [row[0] for row in each.rows] for each in tables] == [False, True]
 
 
-def test_one_seed_has_no_spread_to_show(bench: reproduce.Bench) -> None:
+def test_one_seed_has_no_spread_to_show(bench: reproduce.Runner) -> None:
     parts = table_1.make(replace(bench, seeds=1))
     rows = {row[0]: row for row in table(parts, "Table 1").rows}
     assert rows["AdaPeD"][1:3] == ["98.53 ± 0.11", "98.60"]
@@ -99,7 +99,7 @@ def test_one_seed_has_no_spread_to_show(bench: reproduce.Bench) -> None:
         reproduce.find("estimation/mixture").run(bench.console, False, 1)
 
 
-def test_a_claim_that_fails_is_printed_as_failed(bench: reproduce.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_fails_is_printed_as_failed(bench: reproduce.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FIGURES, "AdaPeD", (94.0, 90.0))
     kept = {(row[0], row[1]): row[3] for row in table(table_1.make(bench), "Claims").rows}
     assert kept["MNIST, K/n = .1", "AdaPeD at least 98.53"] == "NO"
@@ -107,7 +107,7 @@ def test_a_claim_that_fails_is_printed_as_failed(bench: reproduce.Bench, monkeyp
     assert kept["writers, K/n = .33", "AdaPeD above pFedMe"] == "NO"
 
 
-def test_the_private_page_measures_against_training_alone(bench: reproduce.Bench) -> None:
+def test_the_private_page_measures_against_training_alone(bench: reproduce.Runner) -> None:
     parts = dp.make(bench)
     claims = table(parts, "Claims").rows
     assert claims[0][1] == "+1.60"
@@ -115,7 +115,7 @@ def test_the_private_page_measures_against_training_alone(bench: reproduce.Bench
     assert table(parts, "As published").rows[0][1] == "0.123"
 
 
-def test_the_how_to_page_is_filled_with_what_was_measured(bench: reproduce.Bench, tmp_path: Path) -> None:
+def test_the_how_to_page_is_filled_with_what_was_measured(bench: reproduce.Runner, tmp_path: Path) -> None:
     asks = Path(__file__).parents[2] / "docs" / "how-to" / "which-personalization.md"
     (tmp_path / "which.md").write_text(asks.read_text())
     for stem, make in (("adaped-table-1", table_1.make), ("adaped-dp", dp.make)):
@@ -129,6 +129,6 @@ def test_the_how_to_page_is_filled_with_what_was_measured(bench: reproduce.Bench
 
 
 @pytest.mark.parametrize(("full", "methods"), [(False, ["AdaPeD"]), (True, ["AdaPeD", "FedEM"])])
-def test_full_participation_names_its_methods(bench: reproduce.Bench, full: bool, methods: list[str]) -> None:
+def test_full_participation_names_its_methods(bench: reproduce.Runner, full: bool, methods: list[str]) -> None:
     rows = table_1.make_everybody(replace(bench, full=full))[0].rows  # pyright: ignore[reportAttributeAccessIssue]
     assert [row[0] for row in rows] == methods

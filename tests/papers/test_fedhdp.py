@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from papers.bench import REGISTRY, Bench, Reproduction, find
+from papers.bench import REGISTRY, Reproduction, Runner, find
 from papers.fedhdp import cell as fedhdp_cell
 from papers.fedhdp import incentive, reproduce, selection, views
 from papers.fedhdp import overview as fedhdp_overview
@@ -43,8 +43,8 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(Console(quiet=True), False, 2, tmp_path / "cells")
+def bench(tmp_path: Path) -> Runner:
+    return Runner(Console(quiet=True), False, 2, tmp_path / "cells")
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -94,7 +94,7 @@ def test_ratio_one_has_the_noise_of_dp_fedavg(pool: Pool) -> None:
     assert TINY.kind(at(1)) == DP_FEDAVG  # and its hyper-parameters
 
 
-def test_a_cell_has_every_figure_of_the_papers_tables(pool: Pool, bench: Bench) -> None:
+def test_a_cell_has_every_figure_of_the_papers_tables(pool: Pool, bench: Runner) -> None:
     cell = fedhdp_cell.measure(bench, TINY, OPTIMAL, seed=0)
     assert {"global", "global_private", "global_open", "global_gain"} <= cell.keys()
     assert {"personal_private_variance", "personal_open_variance", "personal_gain"} <= cell.keys()
@@ -102,13 +102,13 @@ def test_a_cell_has_every_figure_of_the_papers_tables(pool: Pool, bench: Bench) 
     assert len(cell["own"]["personal"]) == 40
 
 
-def test_private_clients_that_are_not_asked_keep_the_shared_model(pool: Pool, bench: Bench) -> None:
+def test_private_clients_that_are_not_asked_keep_the_shared_model(pool: Pool, bench: Runner) -> None:
     cell = fedhdp_cell.measure(bench, TINY, at(0), seed=0)
     assert cell["personal_private"] == pytest.approx(cell["global_private"])
     assert cell["levels"]["private"]["noise"] is None
 
 
-def test_three_levels_have_an_epsilon_each(pool: Pool, bench: Bench) -> None:
+def test_three_levels_have_an_epsilon_each(pool: Pool, bench: Runner) -> None:
     recipe = replace(TINY, noise=None, epsilon=3.6)
     levels = fedhdp_cell.measure(bench, recipe, MENU, seed=0)["levels"]
     assert levels["severe"]["spent"]["pld"] == pytest.approx(1.0, rel=0.01)
@@ -117,20 +117,20 @@ def test_three_levels_have_an_epsilon_each(pool: Pool, bench: Bench) -> None:
     assert levels["severe"]["noise"] > levels["mild"]["noise"]
 
 
-def test_the_page_of_levels_says_who_has_no_guarantee(pool: Pool, bench: Bench, tmp_path: Path) -> None:
+def test_the_page_of_levels_says_who_has_no_guarantee(pool: Pool, bench: Runner, tmp_path: Path) -> None:
     rows = reproduce.levels(bench, replace(TINY, noise=None, epsilon=3.6))
     text = write(Page("t", "p", [views.menu(rows)]), tmp_path, "tiny", "-").read_text()
     assert "| - severe | 19 | 1 | 1.00 |" in text
     assert "| - open | 2 | no guarantee |" in text
 
 
-def test_optimal_reports_its_ratio_in_every_round(pool: Pool, bench: Bench) -> None:
+def test_optimal_reports_its_ratio_in_every_round(pool: Pool, bench: Runner) -> None:
     found = fedhdp_cell.measure(bench, TINY, OPTIMAL, seed=0)["ratios"]
     assert len(found) == TINY.rounds
     assert all(ratio >= 0 for ratio in found)
 
 
-def test_cells_are_kept_by_what_decides_their_figures(pool: Pool, bench: Bench) -> None:
+def test_cells_are_kept_by_what_decides_their_figures(pool: Pool, bench: Runner) -> None:
     first = fedhdp_cell.measure(bench, TINY, DP_FEDAVG, seed=0)
     assert fedhdp_cell.measure(bench, replace(TINY, name="other", opted_out=0.2), DP_FEDAVG, seed=0) == first
     assert len(list((bench.cache or Path()).iterdir())) == 1
@@ -156,7 +156,7 @@ def test_one_digit_clients_are_tested_on_their_digit(pool: Pool) -> None:
         assert set(own.tolist()) == set(clients.y[clients.rows(k)].tolist())
 
 
-def pages() -> dict[str, Callable[[Bench], Any]]:
+def pages() -> dict[str, Callable[[Runner], Any]]:
     plan = reproduce.Plan(TINY, (0.0, 0.1, 1.0))
     return {"table": lambda bench: reproduce.make([plan], bench)}
 
@@ -175,7 +175,7 @@ def test_a_page_shows_paper_and_measured_side_by_side(
     show(page, Console(quiet=True))
 
 
-def test_what_opting_out_gains_is_compared_client_by_client(pool: Pool, bench: Bench) -> None:
+def test_what_opting_out_gains_is_compared_client_by_client(pool: Pool, bench: Runner) -> None:
     recipe = replace(TINY, noise=None, epsilon=3.6)
     moved, stayed = incentive.gains(bench, recipe, MENU)
     assert moved.keys() == stayed.keys() == {"severe", "mild"}
@@ -185,7 +185,7 @@ def test_what_opting_out_gains_is_compared_client_by_client(pool: Pool, bench: B
 
 def test_the_record_of_the_selection_names_what_was_chosen(pool: Pool, tmp_path: Path) -> None:
     tried = {NON_PRIVATE: [{"lr": 0.2}], "fedhdp": [{"server_lr": 0.1}, {"ratio": 0.3, "width": 4}]}
-    bench = Bench(Console(quiet=True), False, 1, tmp_path / "cells")
+    bench = Runner(Console(quiet=True), False, 1, tmp_path / "cells")
     search = selection.Search("tiny", TINY, tried, 0.1, personal_lrs=(0.5, TINY.personal_lr))
     parts = selection.tables(bench, search)
     text = write(Page("t", "p", parts), tmp_path, "tiny", "-").read_text()
@@ -211,11 +211,11 @@ def test_the_gap_is_shared_out_between_dp_fedavg_and_non_private() -> None:
     assert paper["best ratio, r=0.01"] == "77%"
 
 
-def overview(bench: Bench) -> list[Results]:
+def overview(bench: Runner) -> list[Results]:
     return [part for part in fedhdp_overview.make(bench) if isinstance(part, Results)]
 
 
-def test_the_overview_says_what_was_reached(pool: Pool, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overview_says_what_was_reached(pool: Pool, bench: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = (reproduce.Plan(TINY, (0.0, 0.1, 1.0)),)
     monkeypatch.setattr(fedhdp_overview, "PAGES", {"tiny.md": plans})
     for name in ("MNIST", "SKEWED", "WRITERS_AT_PAPERS_NOISE"):

@@ -41,8 +41,8 @@ def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
         done.append(at)
         return {"value": at * 1.5}
 
-    def bench() -> reproduce.Bench:
-        return reproduce.Bench(quiet(), False, 3, tmp_path, "test")
+    def bench() -> reproduce.Runner:
+        return reproduce.Runner(quiet(), False, 3, tmp_path, "test")
 
     with pytest.raises(KeyboardInterrupt):
         bench().over_seeds({"a": 1}, cell)
@@ -54,7 +54,7 @@ def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_a_cell_of_another_version_is_computed_again(tmp_path: Path) -> None:
     for about, value in (("one", 1.0), ("two", 2.0), ("one", 3.0)):
-        found = reproduce.Bench(quiet(), False, 1, tmp_path, about).cell({"a": 1}, lambda value=value: {"v": value})
+        found = reproduce.Runner(quiet(), False, 1, tmp_path, about).cell({"a": 1}, lambda value=value: {"v": value})
         assert found["v"] == (1.0 if about == "one" else 2.0)
 
 
@@ -64,7 +64,7 @@ def test_repetitions_that_chose_the_settings_are_not_reported() -> None:
 
 
 def test_a_broken_cache_is_computed_again(tmp_path: Path) -> None:
-    bench = reproduce.Bench(quiet(), False, 1, tmp_path, "x")
+    bench = reproduce.Runner(quiet(), False, 1, tmp_path, "x")
     bench.cell({"a": 1}, lambda: {"v": 1})
     next(tmp_path.glob("*.json")).write_text("{ half")
     assert bench.cell({"a": 1}, lambda: {"v": 2})["v"] == 2

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from papers.bench import REGISTRY, Bench, find
+from papers.bench import REGISTRY, Runner, find
 from papers.page import Picture, Results
 from papers.privatefl import encoding, table_pages
 from papers.privatefl import reproduce as pages
@@ -26,8 +26,8 @@ QUICK = Tuned(rounds=2, lr=0.5)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(Console(file=StringIO()), False, 1, tmp_path, "test")
+def bench(tmp_path: Path) -> Runner:
+    return Runner(Console(file=StringIO()), False, 1, tmp_path, "test")
 
 
 def test_every_setting_that_was_tried_is_an_experiment() -> None:
@@ -53,7 +53,7 @@ def test_every_point_of_a_figure_is_an_experiment() -> None:
             assert (config.privacy.plan or "open") == line.arm.kind
 
 
-def test_a_figure_has_a_table_and_a_curve_for_each_series(bench: Bench) -> None:
+def test_a_figure_has_a_table_and_a_curve_for_each_series(bench: Runner) -> None:
     arm = Arm("open", heterogeneity=True, every=1)
     lines = [Line(f"{n}", replace(SMALL, clients=n), arm, QUICK) for n in (5, 10)]
     several = [Series("one", lines), Series("other", lines)]
@@ -87,7 +87,7 @@ def test_encoding_is_timed_on_one_thread_which_is_given_back() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_a_page_says_whether_encoding_is_fast_enough(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_says_whether_encoding_is_fast_enough(bench: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "measure", lambda size: {"encode": size * 4e-7, "decode": size * 2e-7})
     times, bar = encoding.parts(bench)
     assert isinstance(times, Results)
@@ -100,7 +100,7 @@ def test_every_page_is_registered_by_its_own_name() -> None:
         assert find(name).name == name
 
 
-def test_a_random_head_learns_its_transform_alone(bench: Bench) -> None:
+def test_a_random_head_learns_its_transform_alone(bench: Runner) -> None:
     head, alone = (measure(bench, SMALL, arm, QUICK, 0) for arm in (HEAD, ALONE))
     assert 0 <= head["own"] <= 1
     assert alone["own"] > head["own"]  # with so few rounds
@@ -108,7 +108,7 @@ def test_a_random_head_learns_its_transform_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["central", "record"])
-def test_a_cell_tells_what_was_spent(bench: Bench, kind: str) -> None:
+def test_a_cell_tells_what_was_spent(bench: Runner, kind: str) -> None:
     arm = Arm(kind, 4.0, 1e-2, transform=LAYER, privacy={"allow_large_delta": True})  # pyright: ignore[reportArgumentType]
     cell = measure(bench, SMALL, arm, QUICK, 0)
     assert 3.8 < cell["spent"]["pld"] <= 4.0
@@ -145,7 +145,7 @@ def test_tables_over_worlds_have_training_alone_in_each_of_them() -> None:
     assert len(table_pages.baselines(lines)) == len({line.name.partition(",")[0] for line in lines}) == 5
 
 
-def test_the_overview_runs_nothing_and_says_so(bench: Bench) -> None:
+def test_the_overview_runs_nothing_and_says_so(bench: Runner) -> None:
     overview = find("privatefl").make(bench)
     tables = [part for part in overview if isinstance(part, Results)]
     assert [table.title for table in tables] == ["Client-level", "Record-level"]

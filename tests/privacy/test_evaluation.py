@@ -13,16 +13,16 @@ from tacit.errors import TacitError
 from tacit.methods import FedAvg
 from tacit.privacy.accounting.accountant import epsilon, gaussian_multiplier
 from tacit.privacy.evaluation import BOUND, Evaluated, Evaluation, figures, means
-from tacit.privacy.levels import Choices, Level, Menu
+from tacit.privacy.levels import Choices, Level, LevelOptions
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.release import Grouped, Totals
 from tacit.privacy.mechanisms.stepwise import Stepwise
-from tacit.privacy.plan import Plan, Setting
+from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.rounds.assemble import Privacy
 from tacit.sampling.cohorts import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
-from tacit.sampling.limited_participation import Rota
+from tacit.sampling.limited_participation import LimitedParticipation
 from tests.worlds import assembled
 
 CLIENTS, ROUNDS = 40, 12
@@ -40,14 +40,18 @@ REQUESTS = {
 
 def setting(
     levels: tuple[Level, ...] = (LEVEL,), chosen: list[int] | None = None, sampler: Any = Poisson(0.3)
-) -> Setting:
+) -> CalibrationContext:
     level = np.array(chosen or [0] * CLIENTS, dtype=np.int64)
-    choices, ids, sizes = Choices(Menu(levels), level), [f"c{k}" for k in range(len(level))], np.full(len(level), 200)
+    choices, ids, sizes = (
+        Choices(LevelOptions(levels), level),
+        [f"c{k}" for k in range(len(level))],
+        np.full(len(level), 200),
+    )
     upload = {"model/w": torch.zeros(50, device="meta")}
-    return Setting(ids, sizes, choices, sampler, Shuffled(20, 1), ROUNDS, upload=upload)
+    return CalibrationContext(ids, sizes, choices, sampler, Shuffled(20, 1), ROUNDS, upload=upload)
 
 
-def both(request: Any, evaluation: Evaluation, given: Setting) -> tuple[Plan, Evaluated]:
+def both(request: Any, evaluation: Evaluation, given: CalibrationContext) -> tuple[Plan, Evaluated]:
     if isinstance(request, plans.Record):
         given = given._replace(batches=PoissonBatches(20, 1))
     if isinstance(request, Stepwise):
@@ -154,7 +158,7 @@ def test_levels_that_are_not_asked_to_train_are_not_evaluated() -> None:
     ("request_", "given", "reason"),
     [
         (plans.Central(Fixed(0.5)), {"levels": (Level("private", delta=1e-3, noise=1.0),)}, "noise and no epsilon"),
-        (plans.Central(Fixed(0.5)), {"sampler": Rota(3, 1)}, "asks everybody"),
+        (plans.Central(Fixed(0.5)), {"sampler": LimitedParticipation(3, 1)}, "asks everybody"),
         (Stepwise(0.5, seen="sum"), {}, "seen = 'sum'"),
     ],
 )

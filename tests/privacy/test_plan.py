@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.accounting.queries import Each
-from tacit.privacy.levels import Among, Choices, Level, Menu, by_client, by_fraction, read_choices
+from tacit.privacy.levels import Among, Choices, Level, LevelOptions, by_client, by_fraction, read_choices
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.plan import Setting
+from tacit.privacy.plan import CalibrationContext
 from tacit.sampling.cohorts import Poisson, PoissonBatches, Shuffled
 
-MENU = Menu((Level("strict", 1.0, 1e-5), Level("mild", 4.0, 1e-5), Level("open")))
+MENU = LevelOptions((Level("strict", 1.0, 1e-5), Level("mild", 4.0, 1e-5), Level("open")))
 IDS = [f"c{k}" for k in range(1000)]
 
 
-def setting(choices: Choices, **changes: Any) -> Setting:
+def setting(choices: Choices, **changes: Any) -> CalibrationContext:
     ids = IDS[: len(choices.level)]
-    base = Setting(ids, np.full(len(ids), 30), choices, Poisson(0.05), Shuffled(10), 100)
+    base = CalibrationContext(ids, np.full(len(ids), 30), choices, Poisson(0.05), Shuffled(10), 100)
     return base._replace(**changes)
 
 
@@ -102,7 +102,7 @@ def test_central_refuses_several_levels() -> None:
 
 def test_local_noise_is_charged_by_participation_without_amplification() -> None:
     """T = 500, q = .03, z = 1: after 15 participations epsilon is 21.2 against the server, not 3.6 (rule 4)."""
-    menu = Menu((Level("private", delta=1e-4, noise=1.0),))
+    menu = LevelOptions((Level("private", delta=1e-4, noise=1.0),))
     plan = plans.Local().plan(setting(by_fraction(menu, 1000, {}, 0), sampler=Poisson(0.03), rounds=500))
     account = plan.client(0)
     assert account is not None
@@ -111,7 +111,7 @@ def test_local_noise_is_charged_by_participation_without_amplification() -> None
 
 
 def test_local_noise_is_calibrated_for_what_nearly_all_clients_stay_below() -> None:
-    menu = Menu((Level("private", 8.0, 1e-5),))
+    menu = LevelOptions((Level("private", 8.0, 1e-5),))
     plan = plans.Local().plan(setting(by_fraction(menu, 1000, {}, 0), sampler=Poisson(0.1), rounds=100))
     account = plan.client(0)
     assert account is not None
@@ -119,7 +119,7 @@ def test_local_noise_is_calibrated_for_what_nearly_all_clients_stay_below() -> N
 
 
 def test_record_counts_every_step_of_every_participation_and_no_client_sampling() -> None:
-    menu = Menu((Level("private", 8.0, 1e-3),))
+    menu = LevelOptions((Level("private", 8.0, 1e-3),))
     choices = by_fraction(menu, 2, {}, 0)
     sizes = np.array([40, 300])
     given_ = setting(choices, sizes=sizes, batches=PoissonBatches(20, epochs=2), queries=Each(3), sampler=Poisson(0.5))
@@ -134,7 +134,7 @@ def test_record_counts_every_step_of_every_participation_and_no_client_sampling(
 
 
 def test_record_refuses_batches_that_no_accountant_models() -> None:
-    menu = Menu((Level("private", 8.0, 1e-3),))
+    menu = LevelOptions((Level("private", 8.0, 1e-3),))
     with pytest.raises(TacitError, match="PoissonBatches"):
         plans.Record().plan(setting(by_fraction(menu, 2, {}, 0), sizes=np.array([40, 300])))
 
@@ -145,9 +145,11 @@ def test_record_refuses_batches_that_no_accountant_models() -> None:
 def test_calibrated_noise_agrees_with_the_papers_settings(
     population: int, rate: float, target: float, z: float
 ) -> None:
-    menu = Menu((Level("private", target, 1e-4),))
+    menu = LevelOptions((Level("private", target, 1e-4),))
     choices = by_fraction(menu, population, {}, 0)
-    facts = Setting([str(k) for k in range(population)], np.ones(population), choices, Poisson(rate), Shuffled(10), 500)
+    facts = CalibrationContext(
+        [str(k) for k in range(population)], np.ones(population), choices, Poisson(rate), Shuffled(10), 500
+    )
     assert plans.Central(Fixed(1.0)).plan(facts).multipliers[0] == pytest.approx(z, rel=0.01)
 
 
@@ -160,8 +162,8 @@ def test_calibrated_noise_agrees_with_the_papers_settings(
         lambda: Level("x", epsilon=1.0),
         lambda: Level("x", epsilon=1.0, delta=1.5),
         lambda: Level("x", noise=-2.0, delta=1e-5),
-        lambda: Menu(()),
-        lambda: Menu((Level("a"), Level("a"))),
+        lambda: LevelOptions(()),
+        lambda: LevelOptions((Level("a"), Level("a"))),
         lambda: by_fraction(MENU, 10, {"mlid": 0.1}, 0),
         lambda: by_fraction(MENU, 10, {"mild": 1.1}, 0),
         lambda: by_fraction(MENU, 10, {"mild": 0.7, "open": 0.7}, 0),

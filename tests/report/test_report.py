@@ -12,7 +12,7 @@ from tacit.report.charts import sections
 from tacit.report.facts import Facts, Promise
 from tacit.report.metrics import frame
 from tacit.report.report import open_all, places, tell, write_html, write_png
-from tacit.report.summary import Findings, open_run
+from tacit.report.summary import RunSummary, open_run
 from tests.experiments.tiny import run
 
 PRIVATE = Promise("private", 18, "protected", 4.0, 1e-3, "add/remove", 1.2, "noise")
@@ -194,5 +194,5 @@ def test_a_large_epsilon_is_warned_of() -> None:
 
 
 def test_findings_of_nothing_spent_say_so() -> None:
-    fresh = Findings("x", FACTS, frame([]), pd.DataFrame(columns=["client", "level", "shared", "personal"]))
+    fresh = RunSummary("x", FACTS, frame([]), pd.DataFrame(columns=["client", "level", "shared", "personal"]))
     assert "nothing spent yet" in fresh.guarantees()[0]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tacit.core import tree
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg, LocalOnly
 from tacit.privacy.accounting.accountant import epsilon
@@ -134,7 +134,7 @@ def test_a_level_without_anybody_to_ask_has_no_weight_and_is_not_charged() -> No
     assert it.go().stopped is None
 
 
-def with_other_rows(of: Federation, client: int) -> Federation:
+def with_other_rows(of: FederatedDataset, client: int) -> FederatedDataset:
     """The same federation, but for what one client trains on."""
     data = {}
     for k, name in enumerate(of.ids):

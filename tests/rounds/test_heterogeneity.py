@@ -15,7 +15,7 @@ from tacit.core import tree
 from tacit.methods import Ditto, FedAvg, KeepLocal, LocalOnly, Method, PPSgd, Scaffold
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.loop import Run, Schedule
-from tacit.simulation.heterogeneity import MOST, Diary, distances
+from tacit.simulation.heterogeneity import MOST, LossRecorder, distances
 from tests.experiments.tiny import run as tiny_run
 from tests.worlds import CENTRAL, assembled, ragged
 
@@ -40,7 +40,7 @@ def test_a_hundred_clients_over_150_rounds_take_a_moment(ragged_by: int) -> None
 
 
 def test_of_many_clients_a_sample_is_kept_and_absence_is_no_loss() -> None:
-    diary = Diary(2 * MOST, 3, seed=0)
+    diary = LossRecorder(2 * MOST, 3, seed=0)
     assert diary.spread() is None
     diary.write(0, np.arange(2 * MOST), torch.ones(2 * MOST))
     diary.write(2, np.array([0, 1]), torch.tensor([5.0, torch.nan]))

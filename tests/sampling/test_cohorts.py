@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.privacy.accounting.sampling import BatchRule, Sampler
 from tacit.sampling.cohorts import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled, draw_batches
@@ -23,7 +23,7 @@ def everyone(n: int) -> np.ndarray:
     return np.ones(n, bool)
 
 
-def federation(*sizes: int) -> Federation:
+def federation(*sizes: int) -> FederatedDataset:
     return from_clients({k: (np.ones((n, 1)), np.zeros(n, int)) for k, n in enumerate(sizes)}, test_fraction=0)
 
 

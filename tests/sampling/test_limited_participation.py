@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import epsilon
-from tacit.privacy.ledger.budget import Purse
+from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.levels import Level, Menu, by_fraction
+from tacit.privacy.levels import Level, LevelOptions, by_fraction
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.plan import Plan, Request, Setting
+from tacit.privacy.plan import CalibrationContext, Plan, Request
 from tacit.sampling.cohorts import Shuffled
-from tacit.sampling.limited_participation import Rota
+from tacit.sampling.limited_participation import LimitedParticipation
 
 LEVEL = Level("private", 4.0, 1e-3)
 
@@ -25,12 +25,14 @@ def everyone(n: int) -> np.ndarray:
     return np.ones(n, bool)
 
 
-def setting(rota: Rota, rounds: int, clients: int = 100, *levels: Level, opened: float = 0.0) -> Setting:
-    menu = Menu(levels or (LEVEL,))
+def setting(
+    rota: LimitedParticipation, rounds: int, clients: int = 100, *levels: Level, opened: float = 0.0
+) -> CalibrationContext:
+    menu = LevelOptions(levels or (LEVEL,))
     ids = [f"c{k}" for k in range(clients)]
     upload = {"w": torch.zeros(40)}
     choices = by_fraction(menu, clients, {"open": opened} if opened else {}, 0)
-    return Setting(ids, np.full(clients, 30), choices, rota, Shuffled(10), rounds, upload=upload)
+    return CalibrationContext(ids, np.full(clients, 30), choices, rota, Shuffled(10), rounds, upload=upload)
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,7 +47,7 @@ def test_nobody_is_ever_asked_more_often_than_the_rota_says(
     n: int, size: int, times: int, seed: int, data: st.DataObject
 ) -> None:
     size = min(size, n)
-    rota, asked = Rota(size, times), np.zeros(n, int)
+    rota, asked = LimitedParticipation(size, times), np.zeros(n, int)
     for round in range(n // size * times + 5):  # a few rounds more than there are cohorts
         eligible = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
         cohort = rota.draw(seed, round, eligible)
@@ -55,19 +57,19 @@ def test_nobody_is_ever_asked_more_often_than_the_rota_says(
 
 
 def test_everybody_is_asked_equally_often_in_another_order_each_time() -> None:
-    cohorts = [Rota(10, 2).draw(3, round, everyone(100)) for round in range(20)]
+    cohorts = [LimitedParticipation(10, 2).draw(3, round, everyone(100)) for round in range(20)]
     assert (np.bincount(np.concatenate(cohorts)) == 2).all()
     assert {len(cohort) for cohort in cohorts} == {10}
     assert [c.tolist() for c in cohorts[:10]] != [c.tolist() for c in cohorts[10:]]
 
 
 def test_more_rounds_than_cohorts_are_refused_before_anything_is_drawn() -> None:
-    assert Rota(10, 2).most(100, 20) == 2
-    assert Rota(10, 2).most(100, 10) == 1
+    assert LimitedParticipation(10, 2).most(100, 20) == 2
+    assert LimitedParticipation(10, 2).most(100, 10) == 1
     with pytest.raises(TacitError, match="at most 20 rounds"):
-        Rota(10, 2).most(100, 21)
+        LimitedParticipation(10, 2).most(100, 21)
     with pytest.raises(TacitError, match="at most 20 rounds"):
-        plans.Central(Fixed(1.0)).plan(setting(Rota(10, 2), 21))
+        plans.Central(Fixed(1.0)).plan(setting(LimitedParticipation(10, 2), 21))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_more_rounds_than_cohorts_are_refused_before_anything_is_drawn() -> None
 )
 @pytest.mark.parametrize("times", [1, 2])
 def test_each_participation_is_charged_to_the_client_without_amplification(request_: Request, times: int) -> None:
-    plan = request_.plan(setting(Rota(10, times), 10 * times))
+    plan = request_.plan(setting(LimitedParticipation(10, times), 10 * times))
     account = plan.client(7)
     assert account is not None
     assert (plan.levels, account.scope, account.relation, account.count) == ((), "client:c7", "zero-out", 1)
@@ -86,16 +88,16 @@ def test_each_participation_is_charged_to_the_client_without_amplification(reque
 
 
 def test_the_noise_of_one_participation_is_that_of_one_gaussian_however_many_rounds_there_are() -> None:
-    once = plans.Central(Fixed(1.0)).plan(setting(Rota(10), 10))
-    many = plans.Central(Fixed(1.0)).plan(setting(Rota(1), 100))
+    once = plans.Central(Fixed(1.0)).plan(setting(LimitedParticipation(10), 10))
+    many = plans.Central(Fixed(1.0)).plan(setting(LimitedParticipation(1), 100))
     assert once.multipliers == many.multipliers
     assert once.client(0).event == dp_accounting.GaussianDpEvent(once.multipliers[0])  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_the_purse_stops_asking_a_client_even_if_the_draw_would_not() -> None:
-    plan = plans.Central(Fixed(1.0)).plan(setting(Rota(10, 2), 20))
+    plan = plans.Central(Fixed(1.0)).plan(setting(LimitedParticipation(10, 2), 20))
     with Ledger.open(":memory:") as ledger:
-        purse = Purse(plan, ledger)
+        purse = BudgetTracker(plan, ledger)
         for round in (0, 1):
             assert purse.eligible()[:10].all()
             purse.charge(round, plan.accounts(np.arange(10)))
@@ -105,11 +107,13 @@ def test_the_purse_stops_asking_a_client_even_if_the_draw_would_not() -> None:
 
 
 def test_who_opted_out_is_not_charged_and_limited_all_the_same() -> None:
-    plan: Plan = plans.Grouped(Fixed(1.0)).plan(setting(Rota(10), 10, 100, LEVEL, Level("open"), opened=0.5))
+    plan: Plan = plans.Grouped(Fixed(1.0)).plan(
+        setting(LimitedParticipation(10), 10, 100, LEVEL, Level("open"), opened=0.5)
+    )
     level = plan.setting.choices.level
     assert [plan.client(k) is None for k in range(100)] == (level == 1).tolist()
 
 
 def test_the_distributed_plan_has_one_figure_with_a_rota() -> None:
     with pytest.raises(TacitError, match="use budget 'server'"):
-        plans.Distributed(Fixed(1.0), budget="released").plan(setting(Rota(10), 10))
+        plans.Distributed(Fixed(1.0), budget="released").plan(setting(LimitedParticipation(10), 10))

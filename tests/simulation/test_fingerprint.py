@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tacit.core.contract import Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.methods import FedAvg
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
@@ -25,13 +25,13 @@ def loud(noise: float, clip: float = CLIP) -> Privacy:
     return Privacy(plans.Central(Fixed(clip)), (Level("private", delta=1e-3, noise=noise),))
 
 
-def other_rows(of: Federation, client: int) -> Federation:
+def other_rows(of: FederatedDataset, client: int) -> FederatedDataset:
     x = of.x.clone()
     x[of.rows(client)] *= -5
     return replace(of, x=x)
 
 
-def released(privacy: Privacy, data: Federation) -> torch.Tensor:
+def released(privacy: Privacy, data: FederatedDataset) -> torch.Tensor:
     """The model after one round in which everybody takes part."""
     it = run(FedAvg(), privacy, data, rounds=1, rate=1.0)
     it.go()

@@ -7,7 +7,7 @@ import pytest
 
 from tacit.sampling.cohorts import Shuffled
 from tacit.simulation.chunking import Chunking
-from tacit.simulation.program_sizes import Costs, Menu, Size
+from tacit.simulation.program_sizes import Costs, ProgramSizes, Size
 
 FOREVER = 10**9
 
@@ -97,7 +97,7 @@ def test_a_resumed_run_cuts_alike() -> None:
 
 
 def test_no_other_cut_costs_less() -> None:
-    menu = Menu([Size(1, 9), Size(2, 9), Size(3, 4), Size(4, 2), Size(2, 4)], Costs(79_510))
+    menu = ProgramSizes([Size(1, 9), Size(2, 9), Size(3, 4), Size(4, 2), Size(2, 4)], Costs(79_510))
     steps = np.array([9, 8, 4, 3, 3, 2, 1])
 
     def cost(at: int) -> float:

@@ -18,7 +18,7 @@ from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.loop import Run
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.secagg import local
 from tacit.simulation import secure_sum
 from tacit.simulation.chunking import Compile
@@ -32,7 +32,7 @@ PLAIN_FILE = ("method.name=fedavg", "choices=", "levels.open=", "privacy.plan=di
 
 def ended(privacy: Privacy, method: Method, compile: Compile = "auto", drop: float = 0.0, **options: Any) -> Run:
     one = run(method, privacy, **options)
-    one.engine = replace(one.engine, compile=compile, programs={}, devices=Devices(drop=drop))
+    one.engine = replace(one.engine, compile=compile, programs={}, devices=Availability(drop=drop))
     one.go()
     return one
 

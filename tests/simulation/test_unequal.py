@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.methods import Ditto, FedAvg, LocalSgd
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger
@@ -19,7 +19,7 @@ from tacit.simulation.chunking import Chunking
 SIZES = (3, 8, 15, 26, 41, 60, 77, 95, 112, 124)
 
 
-def clients() -> Federation:
+def clients() -> FederatedDataset:
     draw = torch.Generator().manual_seed(0)
 
     def rows(several: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,7 +24,7 @@ def as_input(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
+class FederatedDataset:
     """Who holds what. Once built: every number is finite, every label a class, every client has a training row."""
 
     name: str
@@ -72,14 +72,14 @@ class Federation:
         flat = np.bincount(owner * self.classes + kind, minlength=self.clients * self.classes)
         return flat.reshape(self.clients, self.classes)
 
-    def astype(self, dtype: torch.dtype) -> "Federation":
+    def astype(self, dtype: torch.dtype) -> "FederatedDataset":
         """The same federation with inputs of a floating type; bytes are scaled to [0, 1]."""
         if not dtype.is_floating_point:
             raise TacitError(f"inputs cannot become {dtype}: use torch.float32 or torch.float64")
         common = None if self.common_x is None else _cast(self.common_x, dtype)
         return replace(self, x=_cast(self.x, dtype), test_x=_cast(self.test_x, dtype), common_x=common)
 
-    def on(self, device: torch.device) -> "Federation":
+    def on(self, device: torch.device) -> "FederatedDataset":
         """The same federation with its rows on a device."""
         common = [part if part is None else part.to(device) for part in (self.common_x, self.common_y)]
         rows = {name: getattr(self, name).to(device) for name in ("x", "y", "test_x", "test_y")}
@@ -170,7 +170,7 @@ def from_clients(
     classes: int | None = None,
     name: str = "clients",
     dtype: torch.dtype = torch.float32,
-) -> Federation:
+) -> FederatedDataset:
     """A federation of `id -> (x, y)` or `id -> (x, y, x_test, y_test)`, arrays or tensors.
 
     A client without test rows holds out `test_fraction` of its own; a client of one example keeps it for training.
@@ -186,7 +186,7 @@ def from_clients(
         if common is None
         else (features(common[0], "the common test set", dtype), labels(common[1], "the common test set"))
     )
-    return Federation(
+    return FederatedDataset(
         name=name,
         x=x,
         y=y,
@@ -253,7 +253,7 @@ def grouped(ids: Sequence[Any] | np.ndarray) -> Iterator[tuple[str, np.ndarray]]
     return zip((str(name) for name in names), np.split(order, bounds), strict=True)
 
 
-def from_dataset(dataset: MapDataset, ids: Sequence[Any] | np.ndarray, **options: Any) -> Federation:
+def from_dataset(dataset: MapDataset, ids: Sequence[Any] | np.ndarray, **options: Any) -> FederatedDataset:
     """A federation of a torch dataset that yields (x, y), where row `i` belongs to client `ids[i]`.
 
     `options` are those of `from_clients`.
@@ -274,7 +274,7 @@ def _stack(rows: Sequence[Any]) -> Array:
     return _numbers([np.asarray(row) for row in rows], "the dataset")
 
 
-def from_csv(path: str | Path, *, client: str = "client", label: str = "label", **options: Any) -> Federation:
+def from_csv(path: str | Path, *, client: str = "client", label: str = "label", **options: Any) -> FederatedDataset:
     """A federation of a table: a column of client ids, one of class numbers, and numeric features.
 
     `options` are those of `from_clients`.

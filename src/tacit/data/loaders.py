@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.dataset import Federation, count_classes, features, labels
+from tacit.data.dataset import FederatedDataset, count_classes, features, labels
 from tacit.data.hub import hub_pool
 from tacit.data.normalise import normalised
 from tacit.data.pools import Ids, Options, Pool, divide
@@ -138,7 +138,7 @@ SOURCES: dict[str, Callable[..., Pool]] = {
 }
 
 
-def load(source: str, **options: Unpack[LoadOptions]) -> Federation:
+def load(source: str, **options: Unpack[LoadOptions]) -> FederatedDataset:
     """A federation by the name of its source: the one way in for configurations and the command line.
 
     An option that neither `divide` nor the source knows is an error: a misspelt one never goes unnoticed.
@@ -159,21 +159,21 @@ def load(source: str, **options: Unpack[LoadOptions]) -> Federation:
     return divide(normalised(pool, normalise, options.get("seed", 0)) if normalise else pool, **shared)
 
 
-def digits(**options: Unpack[Options]) -> Federation:
+def digits(**options: Unpack[Options]) -> FederatedDataset:
     """scikit-learn's digits among 200 clients with two classes each, unless told otherwise (see `divide`)."""
     return load("digits", **options)
 
 
-def npz(name: str, **options: Unpack[Options]) -> Federation:
+def npz(name: str, **options: Unpack[Options]) -> FederatedDataset:
     """A data set of `FILES`, read from the folder that TACIT_DATA names."""
     return divide(npz_pool(name), **options)
 
 
-def hub(path: str, /, **options: Unpack[LoadOptions]) -> Federation:
+def hub(path: str, /, **options: Unpack[LoadOptions]) -> FederatedDataset:
     """A data set of the hub, a local folder in its format, or a `.parquet` file (see `hub_pool`)."""
     return load("hub", **{**options, "path": path})
 
 
-def csv(path: str, /, **options: Unpack[LoadOptions]) -> Federation:
+def csv(path: str, /, **options: Unpack[LoadOptions]) -> FederatedDataset:
     """A table of one's own (see `csv_pool`)."""
     return load("csv", **{**options, "path": path})

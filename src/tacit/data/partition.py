@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from tacit.core.rng import generator
-from tacit.data.dataset import Federation, Pair, grouped, hold_out, offsets_of
+from tacit.data.dataset import FederatedDataset, Pair, grouped, hold_out, offsets_of
 from tacit.data.validate import at_least
 from tacit.errors import TacitError
 
@@ -207,7 +207,7 @@ def federate(
     units: np.ndarray | None = None,
     seed: int = 0,
     name: str = "federation",
-) -> Federation:
+) -> FederatedDataset:
     """A federation of pooled rows. `parts[k]` are the rows of client `k`; rows in no part are left out.
 
     `test="own"` holds out `test_fraction` of each client's rows (whole `units` where given); `test="matched"`
@@ -221,7 +221,7 @@ def federate(
     source_x, source_y = (x, y) if pooled is None or test == "own" else pooled
     test_x, test_y = source_x[test_index], source_y[test_index]
     common_x, common_y = pooled or ((test_x, test_y) if len(test_x) else (None, None))
-    return Federation(
+    return FederatedDataset(
         name=name,
         x=x[index],
         y=y[index],

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tacit.core.rng import generator
 from tacit.data import partition as deal
-from tacit.data.dataset import Federation, Pair
+from tacit.data.dataset import FederatedDataset, Pair
 from tacit.data.validate import at_least, proportion, unknown
 from tacit.errors import TacitError
 
@@ -67,7 +67,7 @@ def divide(
     test_fraction: float = 0.2,
     common_fraction: float = 0.2,
     seed: int = 0,
-) -> Federation:
+) -> FederatedDataset:
     """A federation of a pool: by "iid", "one-class", "classes" (`classes_each`), "dirichlet" (`alpha`, `minimum`),
     or by a name among `pool.ids`, where each client joins `group` of them and `clients` says how many are kept.
 
@@ -92,7 +92,7 @@ def divide(
 
 def _federate(
     pool: Pool, parts: deal.Parts, ids: list[str] | None, test: str | deal.Parts, test_fraction: float, seed: int
-) -> Federation:
+) -> FederatedDataset:
     return deal.federate(
         pool.x, pool.y, parts, ids=ids, classes=pool.classes, pooled=pool.test, test=test,
         test_fraction=test_fraction, units=pool.units, seed=seed, name=pool.name,
@@ -131,7 +131,7 @@ def hold_out_common(pool: Pool, fraction: float, seed: int) -> Pool:
 
 def _natural(
     pool: Pool, name: str, clients: int | None, group: int, test: str, test_fraction: float, seed: int
-) -> Federation:
+) -> FederatedDataset:
     names, parts = deal.by_id(pool.ids[name].train)
     members = _members(len(names), clients, group, name, seed)
     joined = [np.sort(np.concatenate([parts[at] for at in own])) for own in members]

@@ -11,7 +11,7 @@ from torch import Tensor
 from tacit.errors import TacitError
 
 if TYPE_CHECKING:
-    from tacit.data.dataset import Federation
+    from tacit.data.dataset import FederatedDataset
 
 INPUTS = (torch.uint8, torch.float32, torch.float64)
 
@@ -45,7 +45,7 @@ class Part(NamedTuple):
     owner: Callable[[int], str]
 
 
-def validate(federation: "Federation") -> None:
+def validate(federation: "FederatedDataset") -> None:
     """Raises a `TacitError` that names the client, the value and the remedy; runs once, at construction."""
     _ids(federation.ids)
     at_least(federation.classes, 1, "the number of classes")
@@ -58,7 +58,7 @@ def validate(federation: "Federation") -> None:
         _rows(part, federation)
 
 
-def _parts(federation: "Federation") -> list[Part]:
+def _parts(federation: "FederatedDataset") -> list[Part]:
     parts = [
         Part("training data", federation.x, federation.y, _owner(federation.ids, federation.offsets)),
         Part("test data", federation.test_x, federation.test_y, _owner(federation.ids, federation.test_offsets)),
@@ -93,7 +93,7 @@ def _offsets(offsets: np.ndarray, clients: int, rows: int, part: str) -> None:
         raise TacitError(f"{part} offsets do not rise from 0 to the {rows} rows: build the federation by a builder")
 
 
-def _rows(part: Part, federation: "Federation") -> None:
+def _rows(part: Part, federation: "FederatedDataset") -> None:
     _types(part, federation)
     if part.x.is_floating_point() and not (finite := torch.isfinite(part.x)).all():
         row = int((~finite.reshape(len(part.x), -1)).any(1).nonzero()[0])
@@ -110,7 +110,7 @@ def _rows(part: Part, federation: "Federation") -> None:
         )
 
 
-def _types(part: Part, federation: "Federation") -> None:
+def _types(part: Part, federation: "FederatedDataset") -> None:
     if part.x.dtype not in INPUTS or part.x.dtype != federation.x.dtype:
         raise TacitError(f"{part.label} is {part.x.dtype}: give uint8, float32 or float64, the same in all parts")
     real = part.y.is_floating_point() and federation.classes == 1  # targets of a regression

@@ -11,7 +11,7 @@ from torch import nn
 from tacit import methods, models
 from tacit.core.contract import Method
 from tacit.data import loaders
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments.config import Config
 from tacit.experiments.config_errors import nearest
@@ -27,9 +27,9 @@ from tacit.privacy.membership import Change, read_changes
 from tacit.privacy.plan import Request
 from tacit.rounds.assemble import Privacy, Training, default_plan
 from tacit.rounds.loop import Schedule
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import FixedSize, Poisson
-from tacit.sampling.limited_participation import Rota
+from tacit.sampling.limited_participation import LimitedParticipation
 
 _PLANS: Mapping[str, type] = {
     "open": plans.Open,
@@ -55,7 +55,7 @@ _BASES = ("fedavg", "scaffold")
 
 
 class Parts(NamedTuple):
-    federation: Federation
+    federation: FederatedDataset
     model: nn.Module
     method: Method
     privacy: Privacy
@@ -93,7 +93,7 @@ def _keeping(config: Config) -> MethodTable:
     return table.model_copy(update={"keep": [*(table.keep or []), NAME]})
 
 
-def load_data(config: Config) -> Federation:
+def load_data(config: Config) -> FederatedDataset:
     options = {"seed": config.seed, **_given(config.data, source="")}
     if config.data.normalise is not None:
         options["normalise"] = _given(config.data.normalise)
@@ -114,7 +114,7 @@ def build_training(config: Config) -> Training:
         engine=config.run.engine,
         device=config.run.device,
         compile=config.run.compile,
-        devices=Devices(**(_given(config.devices) if config.devices else {})),
+        devices=Availability(**(_given(config.devices) if config.devices else {})),
         dtype={"float32": torch.float32, "float64": torch.float64}[config.run.dtype],
     )
 
@@ -122,7 +122,7 @@ def build_training(config: Config) -> Training:
 def _sampler(config: Config) -> Sampler:
     if config.cohort is None:
         return Poisson(config.rate or 0.1)
-    return FixedSize(config.cohort) if config.times is None else Rota(config.cohort, config.times)
+    return FixedSize(config.cohort) if config.times is None else LimitedParticipation(config.cohort, config.times)
 
 
 def build_method(table: MethodTable) -> Method:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import Moved, moved, shown
-from tacit.privacy.level_periods import Stay, Stays, once_open
+from tacit.privacy.level_periods import LevelPeriod, Stays, once_open
 from tacit.report.earlier_runs import epochs_in
 
 _MANY = 20
@@ -68,7 +68,7 @@ def in_words(stays: Stays) -> Text:
     return Text(", ".join(_stay_in_words(*pair) for pair in zip(stays, ends, strict=True)))
 
 
-def _stay_in_words(stay: Stay, end: int | None) -> str:
+def _stay_in_words(stay: LevelPeriod, end: int | None) -> str:
     rounds = f"from {stay.round} on" if end is None else f"{stay.round}-{end - 1}"
     standing = "" if stay.private else " (no guarantee)"
     return f"{stay.level} {rounds}{standing if stay.asked else ' (not asked)'}"

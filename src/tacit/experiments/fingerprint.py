@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.rounds.assemble import Privacy, Training
 from tacit.rounds.loop import Schedule
 from tacit.simulation.fingerprint import data_parts, digest, plain
@@ -19,7 +19,7 @@ _BYTES = 8
 
 
 def describe(
-    federation: Federation,
+    federation: FederatedDataset,
     model: nn.Module,
     method: Method,
     privacy: Privacy,
@@ -45,7 +45,7 @@ def describe(
 
 
 def identity(
-    federation: Federation, model: nn.Module, method: Method, privacy: Privacy, training: Training, *, key: bytes
+    federation: FederatedDataset, model: nn.Module, method: Method, privacy: Privacy, training: Training, *, key: bytes
 ) -> str:
     """Changes with anything that changes the trained models; not with the size of chunks."""
     parts = [plain(method), _privacy(privacy), plain(_result_of(training))]

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
 from torch import Tensor
 
-from tacit.report.summary import Findings
+from tacit.report.summary import RunSummary
 from tacit.report.tables import level_table
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Run
@@ -28,7 +28,7 @@ class Result:
     Scores, metrics and the table's accuracies are simulation only.
     """
 
-    findings: Findings
+    findings: RunSummary
     scores: Scores
     stopped: str | None
     folder: Path | None

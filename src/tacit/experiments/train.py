@@ -12,7 +12,7 @@ from torch import nn
 
 from tacit.core.contract import Method
 from tacit.core.files import write_atomically
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
 from tacit.experiments.build import Parts, build
@@ -28,14 +28,14 @@ from tacit.report.facts import Facts
 from tacit.report.metrics import Metrics, frame, score_rows
 from tacit.report.run_folder import Folder
 from tacit.report.spending import Spending
-from tacit.report.summary import ON_REQUEST, Findings
+from tacit.report.summary import ON_REQUEST, RunSummary
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Outcome, Run, Schedule
 
 
 def train(
-    federation: Federation,
+    federation: FederatedDataset,
     model: nn.Module,
     method: Method,
     privacy: Privacy = Privacy(),
@@ -147,7 +147,7 @@ def _result(
         write_atomically(folder.outcome, (json.dumps(ended, indent=2) + "\n").encode())
         if not interim:
             write_atomically(folder.clients, clients.to_csv(index=False, lineterminator="\n").encode())
-    findings = Findings(
+    findings = RunSummary(
         title=facts.name if folder is None else folder.path.name,
         facts=facts,
         metrics=frame(rows),

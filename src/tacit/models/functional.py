@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tacit.core.contract import Task, Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.batch_norm import Moments, has_batch_statistics, localised, moments, using
 
@@ -150,7 +150,7 @@ class _Measured:
         return self.task.loss(self.apply(params, x), y)
 
 
-def check(module: nn.Module, federation: Federation, loss: Loss = per_example_loss) -> None:
+def check(module: nn.Module, federation: FederatedDataset, loss: Loss = per_example_loss) -> None:
     """Raises a `TacitError` where the module cannot be trained on the federation; runs it on two rows, no more."""
     _layers(module)
     _parameters(module, federation)
@@ -176,7 +176,7 @@ def _layers(module: nn.Module) -> None:
             raise TacitError(f"layer '{name}' keeps running statistics: set track_running_stats=False")
 
 
-def _parameters(module: nn.Module, federation: Federation) -> None:
+def _parameters(module: nn.Module, federation: FederatedDataset) -> None:
     for name, leaf in module.named_parameters():
         if not leaf.is_floating_point():
             raise TacitError(f"parameter '{name}' is {leaf.dtype}: parameters must be floating; make it a buffer")

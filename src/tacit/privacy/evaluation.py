@@ -30,14 +30,14 @@ from tacit.core import tree
 from tacit.core.contract import Shared, Tree
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Relation
-from tacit.privacy.levels import Choices, Level, Menu
+from tacit.privacy.levels import Choices, Level, LevelOptions
 from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.distributed import Distributed as InShares
 from tacit.privacy.mechanisms.level_weights import Weighted
 from tacit.privacy.mechanisms.requests import Central, Distributed, Grouped, Local, Record
 from tacit.privacy.mechanisms.stepwise import Stepwise
-from tacit.privacy.plan import Account, Plan, Request, Setting
+from tacit.privacy.plan import Account, CalibrationContext, Plan, Request
 
 FIGURES: Final = ("shared", "personal")
 CENTRE: Final = 0.5
@@ -102,10 +102,10 @@ class Evaluation:
         if not 0 < self.share < 1:
             raise TacitError(f"evaluate.share must lie between 0 and 1, not {self.share}: 0.1 leaves most to training")
 
-    def plan(self, request: Request, setting: Setting) -> Evaluated:
+    def plan(self, request: Request, setting: CalibrationContext) -> Evaluated:
         self._refuse(request, setting)
         times, sampler = math.ceil(setting.rounds / self.every), setting.sampler
-        menu = Menu(tuple(self._part(level) for level in setting.choices.menu.levels))
+        menu = LevelOptions(tuple(self._part(level) for level in setting.choices.menu.levels))
         asked = setting._replace(
             choices=Choices(menu, setting.choices.level),
             sampler=Everybody(sampler.relation, sampler.sensitivity),
@@ -120,7 +120,7 @@ class Evaluation:
     def _part(self, level: Level) -> Level:
         return replace(level, epsilon=level.epsilon * self.share) if level.epsilon is not None else level
 
-    def _refuse(self, request: Request, setting: Setting) -> None:
+    def _refuse(self, request: Request, setting: CalibrationContext) -> None:
         if setting.most is not None:
             raise TacitError(
                 f"a client is asked at most {setting.most} times, and an evaluation asks everybody: set "

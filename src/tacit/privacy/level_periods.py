@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger.ledger import Ledger
 
 
-class Stay(NamedTuple):
+class LevelPeriod(NamedTuple):
     """From `round` on a client is at a level, with what that level promises; `asked` is False once it cannot pay."""
 
     round: int
@@ -42,19 +42,19 @@ class Stay(NamedTuple):
         return self.delta is not None
 
 
-Stays = tuple[Stay, ...]
+Stays = tuple[LevelPeriod, ...]
 """Of one client, by round; each lasts until the next begins."""
 
 
-def told(rows: Iterable[tuple[str, Stay]]) -> dict[str, Stays]:
+def told(rows: Iterable[tuple[str, LevelPeriod]]) -> dict[str, Stays]:
     """The stays of each client from what was said one after the other; what is said later of the same round holds."""
-    found: dict[str, dict[int, Stay]] = {}
+    found: dict[str, dict[int, LevelPeriod]] = {}
     for client, stay in rows:
         found.setdefault(client, {})[stay.round] = stay
     return {client: tuple(by_round[round] for round in sorted(by_round)) for client, by_round in found.items()}
 
 
-def at(stays: Stays, round: int) -> Stay:
+def at(stays: Stays, round: int) -> LevelPeriod:
     """The stay that a round falls into; the first one begins with the run."""
     return next((stay for stay in reversed(stays) if stay.round <= round), stays[0])
 
@@ -64,7 +64,7 @@ def once_open(stays: Stays) -> bool:
     return any(not stay.private for stay in stays)
 
 
-def promise(stays: Stays) -> Stay:
+def promise(stays: Stays) -> LevelPeriod:
     """The stay whose (epsilon, delta) an account is told by: the last private one; without any, the last."""
     return next((stay for stay in reversed(stays) if stay.private), stays[-1])
 

@@ -47,7 +47,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Menu:
+class LevelOptions:
     levels: tuple[Level, ...]
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ def _openness(level: Level) -> tuple[float, float]:
 class Choices:
     """The level of every client, as an index into the menu."""
 
-    menu: Menu
+    menu: LevelOptions
     level: np.ndarray  # int64 [clients]
 
     @property
@@ -111,7 +111,7 @@ Share = float | Among
 
 
 def by_fraction(
-    menu: Menu, clients: int, fractions: Mapping[str, Share], seed: int, held: np.ndarray | None = None
+    menu: LevelOptions, clients: int, fractions: Mapping[str, Share], seed: int, held: np.ndarray | None = None
 ) -> Choices:
     """A random share of the clients for each named level; everybody else has the default level.
 
@@ -174,7 +174,7 @@ def read_rows(path: Path, what: str, columns: Sequence[str]) -> list[dict[str, s
     return rows
 
 
-def by_client(menu: Menu, ids: Sequence[str], chosen: Mapping[str, str]) -> Choices:
+def by_client(menu: LevelOptions, ids: Sequence[str], chosen: Mapping[str, str]) -> Choices:
     """The named clients at the level they chose; everybody else at the default level."""
     position = {name: i for i, name in enumerate(ids)}
     unknown = next((name for name in chosen if name not in position), None)

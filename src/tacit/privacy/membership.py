@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.errors import TacitError
-from tacit.privacy.level_periods import Stay, Stays, at, told
+from tacit.privacy.level_periods import LevelPeriod, Stays, at, told
 from tacit.privacy.levels import Choices, read_rows
 
 
@@ -23,7 +23,7 @@ class Change(NamedTuple):
     level: str
 
 
-def check(changes: Sequence[Change], members: "Members", rounds: int) -> None:
+def check(changes: Sequence[Change], members: "LevelHistory", rounds: int) -> None:
     """Refuses changes of clients or levels that do not exist, twice at once, or at a draw that never comes."""
     for change in changes:
         members.position(change.client)
@@ -47,12 +47,12 @@ def read_changes(path: Path) -> tuple[Change, ...]:
     return tuple(Change(int(row["round"]), row["client"], row["level"]) for row in rows)
 
 
-Rows = Mapping[str, Sequence[Stay]]
+Rows = Mapping[str, Sequence[LevelPeriod]]
 """What a change adds to the ledger: for a client's first one, the stay that it ends comes first."""
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
+class LevelHistory:
     """`stays` has the clients that ever changed; everybody else is where it was at the start."""
 
     choices: Choices  # at the start
@@ -67,7 +67,7 @@ class Members:
             level[place], asked[place] = self.choices.menu.index(now.level), now.asked
         return Choices(self.choices.menu, level), asked
 
-    def stay(self, client: str, round: int) -> Stay:
+    def stay(self, client: str, round: int) -> LevelPeriod:
         stays = self.stays.get(client)
         return self._stay(0, self.choices.of(self.position(client)).name) if stays is None else at(stays, round)
 
@@ -97,7 +97,7 @@ class Members:
 
     def planned(self, changes: Iterable[Change], round: int) -> Rows:
         """What the changes of this round add."""
-        rows: dict[str, Sequence[Stay]] = {}
+        rows: dict[str, Sequence[LevelPeriod]] = {}
         for change in changes:
             if change.round == round:
                 rows |= self.changing([change.client], change.level, round)
@@ -110,10 +110,10 @@ class Members:
             for client in clients
         }
 
-    def after(self, rows: Rows) -> "Members":
+    def after(self, rows: Rows) -> "LevelHistory":
         """As the ledger will tell it once it has the rows."""
         said = [(client, stay) for client, stays in rows.items() for stay in (*self.stays.get(client, ()), *stays)]
-        return Members(self.choices, self.ids, {**self.stays, **told(said)})
+        return LevelHistory(self.choices, self.ids, {**self.stays, **told(said)})
 
     def position(self, client: str) -> int:
         if client in self._positions:
@@ -126,13 +126,13 @@ class Members:
     def _positions(self) -> dict[str, int]:
         return {name: k for k, name in enumerate(self.ids)}
 
-    def _rows(self, client: str, stay: Stay) -> Stays:
+    def _rows(self, client: str, stay: LevelPeriod) -> Stays:
         return (stay,) if client in self.stays else (self.stay(client, 0), stay)
 
-    def _stay(self, round: int, level: str) -> Stay:
+    def _stay(self, round: int, level: str) -> LevelPeriod:
         menu = self.choices.menu
         chosen = menu.levels[menu.index(level)]
-        return Stay(round, level, True, chosen.epsilon, chosen.delta if chosen.private else None)
+        return LevelPeriod(round, level, True, chosen.epsilon, chosen.delta if chosen.private else None)
 
 
 def _moved(stays: Stays, round: int) -> bool:

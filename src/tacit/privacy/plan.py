@@ -45,7 +45,7 @@ EXACT: Final = (
 FAST: Final = "noise is fast: Gaussian, on floating-point numbers; noise = 'exact' adds what a federation adds"
 
 
-class Setting(NamedTuple):
+class CalibrationContext(NamedTuple):
     """The public facts that a plan is calibrated to."""
 
     ids: Sequence[str]
@@ -108,7 +108,7 @@ class Plan:
 
     name: str
     request: "Request"
-    setting: Setting
+    setting: CalibrationContext
     release: Release
     unit: str = "none"
     relation: Relation = "add/remove"
@@ -185,4 +185,4 @@ class Plan:
 class Request(Protocol):
     """What a user asks for; `plan` calibrates it to a setting."""
 
-    def plan(self, setting: Setting) -> Plan: ...
+    def plan(self, setting: CalibrationContext) -> Plan: ...

@@ -12,10 +12,10 @@ from rich.text import Text
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import answer
 from tacit.privacy.ledger.statement import shown
-from tacit.privacy.levels import Level, Menu, by_fraction
+from tacit.privacy.levels import Level, LevelOptions, by_fraction
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.distributed_plan import ZERO_OUT, Distributed
-from tacit.privacy.plan import Plan, Setting
+from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.sampling.cohorts import Poisson, Shuffled
 
 Against = Literal["server", "released"]
@@ -70,10 +70,10 @@ def shares(
         raise TacitError(f"shares of noise need the number of clients, up to {LIMIT:,}: give population")
     if parameters < 1:
         raise TacitError(f"an upload of {parameters} parameters: give at least 1")
-    setting = Setting(
+    setting = CalibrationContext(
         ids=[str(k) for k in range(population)],
         sizes=np.ones(population, np.int64),
-        choices=by_fraction(Menu((Level("private", epsilon, delta),)), population, {}, 0),
+        choices=by_fraction(LevelOptions((Level("private", epsilon, delta),)), population, {}, 0),
         sampler=Poisson(rate),
         batches=Shuffled(1),
         rounds=rounds,

@@ -9,7 +9,7 @@ import numpy as np
 from tacit.privacy.ledger.statement import SIMULATION
 from tacit.report.axes import Style
 from tacit.report.metrics import ALL
-from tacit.report.summary import Findings
+from tacit.report.summary import RunSummary
 
 # Paul Tol's bright scheme: told apart by colour-blind readers, legible on white and on black
 PALETTE = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
@@ -62,27 +62,27 @@ class Legend:
     colors: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, several: Sequence[Findings]) -> "Legend":
+    def of(cls, several: Sequence[RunSummary]) -> "Legend":
         names = [f.title for f in several] if len(several) > 1 else [name for _, name in several[0].groups()]
         colored = [name for name in names if name != ALL or len(several) > 1]
         colors = {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(colored)}
         return cls({name: colors.get(name, NEUTRAL) for name in names})
 
 
-def sections(several: Sequence[Findings]) -> list[Section]:
+def sections(several: Sequence[RunSummary]) -> list[Section]:
     """Accuracy over rounds, epsilon over rounds, and the spread over clients; empty ones are left out."""
     legend = Legend.of(several)
     found = [accuracy(several, legend), *epsilon(several, legend), spread(several, legend)]
     return [section for section in found if any(panel.series for panel in section.panels)]
 
 
-def _by_level(several: Sequence[Findings]) -> list[tuple[str, str]]:
+def _by_level(several: Sequence[RunSummary]) -> list[tuple[str, str]]:
     """(label, name) of the levels of all runs, each once, all clients last."""
     names = dict.fromkeys(pair for findings in several for pair in findings.groups())
     return [*(pair for pair in names if pair[1] != ALL), *(pair for pair in names if pair[1] == ALL)]
 
 
-def accuracy(several: Sequence[Findings], legend: Legend) -> Section:
+def accuracy(several: Sequence[RunSummary], legend: Legend) -> Section:
     note = "Solid: personal models. Dotted: the shared model. Mean over clients, each on its own test rows."
     levels = _by_level(several)
     if len(several) == 1:
@@ -103,7 +103,7 @@ def _accuracy_panel(title: str, lines: Sequence[Series]) -> Panel:
     return Panel(title, "round", "accuracy", lines, top=1.03)
 
 
-def _lines(findings: Findings, place: str, group: str, legend: Legend) -> Iterator[Series]:
+def _lines(findings: RunSummary, place: str, group: str, legend: Legend) -> Iterator[Series]:
     styles: dict[str, Style] = {"personal": "solid", "shared": "dot"}
     for which, style in styles.items():
         rounds, values = findings.series(place, f"{which}_mean")
@@ -111,7 +111,7 @@ def _lines(findings: Findings, place: str, group: str, legend: Legend) -> Iterat
             yield Series(f"{group}, {which}", group, legend.colors[group], rounds, values, style, style == "solid")
 
 
-def epsilon(several: Sequence[Findings], legend: Legend) -> Iterator[Section]:
+def epsilon(several: Sequence[RunSummary], legend: Legend) -> Iterator[Section]:
     """One section for each unit: record-level and client-level figures never share an axis."""
     for unit in ("client", "record"):
         held = [findings for findings in several if findings.facts.unit == unit]
@@ -127,7 +127,7 @@ def epsilon(several: Sequence[Findings], legend: Legend) -> Iterator[Section]:
             )
 
 
-def _spending(findings: Findings, legend: Legend, many: bool) -> Iterator[Series]:
+def _spending(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Series]:
     for promise in findings.facts.promises:
         group = findings.title if many else promise.level
         whose = f"{findings.title}, {promise.level}" if many else promise.level
@@ -143,7 +143,7 @@ def _spending(findings: Findings, legend: Legend, many: bool) -> Iterator[Series
             )
 
 
-def spread(several: Sequence[Findings], legend: Legend) -> Section:
+def spread(several: Sequence[RunSummary], legend: Legend) -> Section:
     note = "Share of a level's clients by the accuracy of their personal models, at the last round."
     panels = []
     levels = _by_level(several)
@@ -161,7 +161,7 @@ def _spread_panel(title: str, bars: Sequence[Series]) -> Panel:
     return Panel(title, "accuracy of the personal model", "clients, %", bars, kind="bar")
 
 
-def _bars(findings: Findings, level: str, group: str, legend: Legend) -> Series | None:
+def _bars(findings: RunSummary, level: str, group: str, legend: Legend) -> Series | None:
     values = findings.accuracies(None if level == ALL else level)
     if not values:
         return None

@@ -12,7 +12,7 @@ from tacit.report.charts import NEUTRAL, Legend, Panel, Section, sections
 from tacit.report.facts import Promise
 from tacit.report.metrics import ALL, label
 from tacit.report.style import CSS, SCRIPT
-from tacit.report.summary import Findings
+from tacit.report.summary import RunSummary
 
 _DASH = {"solid": "solid", "dash": "dash", "dot": "dot"}
 _LEDGER_LINES = 12
@@ -22,7 +22,7 @@ _HEADS = ("shared mean", "personal mean", "personal variance", "worst decile")
 _METRICS = ("shared_mean", "personal_mean", "personal_variance", "personal_worst_decile")
 
 
-def page(several: Sequence[Findings]) -> str:
+def page(several: Sequence[RunSummary]) -> str:
     """The whole page of one run, or of several beside each other."""
     from plotly.offline import get_plotlyjs
 
@@ -39,7 +39,7 @@ def page(several: Sequence[Findings]) -> str:
     )
 
 
-def _head(several: Sequence[Findings]) -> str:
+def _head(several: Sequence[RunSummary]) -> str:
     facts = several[0].facts
     if len(several) == 1:
         about = (
@@ -57,11 +57,11 @@ def _head(several: Sequence[Findings]) -> str:
     return f'<header><h1>{escape(title)}</h1><p class="quiet">{escape(about)}</p>{marks}</header>'
 
 
-def _whose(findings: Findings, several: Sequence[Findings]) -> str:
+def _whose(findings: RunSummary, several: Sequence[RunSummary]) -> str:
     return f"{findings.title}: " if len(several) > 1 else ""
 
 
-def _guarantees(several: Sequence[Findings], legend: Legend) -> Iterator[str]:
+def _guarantees(several: Sequence[RunSummary], legend: Legend) -> Iterator[str]:
     mark = next(filter(None, (wording.simulation(findings.facts) for findings in several)), "")
     yield f"<h2>What each group is guaranteed {_marked(mark)}</h2>"
     for findings in several:
@@ -82,7 +82,7 @@ def _note(line: str) -> str:
     return f'<p class="note" style="margin:12px 0 0">{escape(wording.as_sentence(line))}</p>'
 
 
-def _card(findings: Findings, promise: Promise, legend: Legend) -> str:
+def _card(findings: RunSummary, promise: Promise, legend: Legend) -> str:
     spent = findings.epsilons.get(promise.level)
     tone = legend.colors.get(promise.level) or legend.colors.get(findings.title, NEUTRAL)
     text = wording.sentence(promise, findings.facts, spent).removeprefix(f"{promise.level}: ")
@@ -95,7 +95,7 @@ def _card(findings: Findings, promise: Promise, legend: Legend) -> str:
     )
 
 
-def _figures(several: Sequence[Findings], legend: Legend) -> str:
+def _figures(several: Sequence[RunSummary], legend: Legend) -> str:
     many = len(several) > 1
     heads = [*(["run"] if many else []), "level", "clients", "guarantee", "epsilon spent", *_HEADS]
     numeric = {"clients", *_HEADS}
@@ -115,7 +115,7 @@ def _figures(several: Sequence[Findings], legend: Legend) -> str:
     )
 
 
-def _rows(findings: Findings, many: bool, legend: Legend) -> Iterator[str]:
+def _rows(findings: RunSummary, many: bool, legend: Legend) -> Iterator[str]:
     facts, first = findings.facts, True
     for place, name in findings.groups():
         promise = next((each for each in facts.promises if label(each.level) == place), None)
@@ -211,7 +211,7 @@ def _layout(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _ledger(several: Sequence[Findings]) -> str:
+def _ledger(several: Sequence[RunSummary]) -> str:
     parts = [
         "<h2>Ledger</h2>",
         '<p class="note">Every charge, made before its release, replayed by the accountant.</p>',
@@ -240,7 +240,7 @@ def _ledger_row(line: Any) -> str:
     )
 
 
-def _small_print(several: Sequence[Findings]) -> str:
+def _small_print(several: Sequence[RunSummary]) -> str:
     parts = ["<h2>How it was run</h2>"]
     for findings in several:
         about = json.dumps(dict(findings.environment), indent=2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tacit.core.files import storage
 from tacit.report.axes import DASHES, INK, dress
 from tacit.report.charts import Panel, Section, Series, sections
-from tacit.report.summary import Findings
+from tacit.report.summary import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _COLUMNS = 3
 
 
-def write_png(several: Sequence[Findings], path: Path) -> Path:
+def write_png(several: Sequence[RunSummary], path: Path) -> Path:
     """All panels below each other, a section a row; simulation-only figures are marked."""
     from matplotlib.figure import Figure
 

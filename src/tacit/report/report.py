@@ -9,13 +9,13 @@ from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.report.html import page
 from tacit.report.plots import write_png
-from tacit.report.summary import Findings, open_run
+from tacit.report.summary import RunSummary, open_run
 from tacit.report.tables import comparison, level_table
 
 __all__ = ["open_all", "places", "tell", "write_html", "write_png"]
 
 
-def open_all(paths: Sequence[Path]) -> list[Findings]:
+def open_all(paths: Sequence[Path]) -> list[RunSummary]:
     """The runs in these folders, each under a title of its own."""
     several = [open_run(path) for path in paths]
     titles = [findings.title for findings in several]
@@ -25,7 +25,7 @@ def open_all(paths: Sequence[Path]) -> list[Findings]:
     return several
 
 
-def tell(several: Sequence[Findings]) -> Iterator[RenderableType]:
+def tell(several: Sequence[RunSummary]) -> Iterator[RenderableType]:
     """What a terminal shows: tables, guarantees in words, and whatever a reader must be warned of."""
     yield comparison(several) if len(several) > 1 else level_table(several[0])
     for findings in several:
@@ -41,7 +41,7 @@ def places(paths: Sequence[Path]) -> tuple[Path, Path]:
     return paths[0].parent / "comparison.html", paths[0].parent / "comparison.png"
 
 
-def write_html(several: Sequence[Findings], path: Path) -> Path:
+def write_html(several: Sequence[RunSummary], path: Path) -> Path:
     """One file that needs no other and no network."""
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)

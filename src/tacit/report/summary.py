@@ -29,7 +29,7 @@ INTERRUPTED = "it was interrupted"
 
 
 @dataclass(frozen=True, eq=False)
-class Findings:
+class RunSummary:
     """`clients` has the columns client, level, shared, personal. Accuracies are simulation only."""
 
     title: str
@@ -133,7 +133,7 @@ class Findings:
         return [*((label(level), level) for level in held), (ALL, ALL)]
 
 
-def open_run(path: Path | str) -> Findings:
+def open_run(path: Path | str) -> RunSummary:
     """A run from its folder, finished or not."""
     import pandas as pd
 
@@ -148,7 +148,7 @@ def open_run(path: Path | str) -> Findings:
     if folder.clients.is_file():
         kinds = {"client": str, "level": str}
         clients = pd.read_csv(folder.clients, dtype=kinds, keep_default_na=False)  # type: ignore[arg-type]
-    return Findings(
+    return RunSummary(
         title=folder.path.name,
         facts=facts,
         metrics=frame(rows),

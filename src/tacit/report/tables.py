@@ -10,7 +10,7 @@ from rich.table import Table
 from tacit.report import wording
 from tacit.report.facts import Promise
 from tacit.report.metrics import ALL, label
-from tacit.report.summary import Findings
+from tacit.report.summary import RunSummary
 
 FIGURES = (
     ("shared\nmean", "shared_mean"),
@@ -21,7 +21,7 @@ FIGURES = (
 _LAST = "accuracies at the last evaluated round, simulation only"
 
 
-def level_table(findings: Findings) -> Table:
+def level_table(findings: RunSummary) -> Table:
     """Levels below each other; each has its own guarantee and its own epsilon. Fits 80 columns."""
     facts = findings.facts
     common = findings.value(ALL, "common")
@@ -43,12 +43,12 @@ def level_table(findings: Findings) -> Table:
     return table
 
 
-def _when(findings: Findings) -> str:
+def _when(findings: RunSummary) -> str:
     spent = "" if findings.timing is None else f"; privacy spent {findings.timing.partition('privacy spent ')[2][:-1]}"
     return f"after round {findings.last}, simulation only{spent}"
 
 
-def comparison(several: Sequence[Findings]) -> Group:
+def comparison(several: Sequence[RunSummary]) -> Group:
     """Runs below each other, level by level. A local-only run is the baseline of every personal figure."""
     accuracy = _table("accuracy", _LAST)
     privacy = _table("privacy", next(filter(None, (wording.simulation(findings.facts) for findings in several)), None))
@@ -93,19 +93,19 @@ def _add_figures(table: Table) -> None:
         table.add_column(name, justify="right", no_wrap=True)
 
 
-def _accuracy(findings: Findings, place: str) -> list[str]:
+def _accuracy(findings: RunSummary, place: str) -> list[str]:
     values = [findings.value(place, metric) for _, metric in FIGURES]
     return ["-" if value is None else f"{value:.3f}" for value in values]
 
 
-def _privacy(findings: Findings, promise: Promise) -> str:
+def _privacy(findings: RunSummary, promise: Promise) -> str:
     kind = wording.guarantee(promise, findings.facts)
     if promise.standing != "protected":
         return kind
     return f"{kind}: epsilon {wording.spent(promise, findings.epsilons.get(promise.level))}"
 
 
-def over_seeds(several: Sequence[Findings]) -> Table:
+def over_seeds(several: Sequence[RunSummary]) -> Table:
     """Mean and standard deviation over runs that differ in nothing but the seed."""
     table = _table(f"{several[0].facts.name}: mean and standard deviation over {len(several)} seeds", _LAST)
     table.add_column("level")
@@ -115,7 +115,7 @@ def over_seeds(several: Sequence[Findings]) -> Table:
     return table
 
 
-def _mean_and_std(several: Sequence[Findings], place: str, metric: str) -> str:
+def _mean_and_std(several: Sequence[RunSummary], place: str, metric: str) -> str:
     values = [value for findings in several if (value := findings.value(place, metric)) is not None]
     if not values:
         return "-"

@@ -11,26 +11,26 @@ from torch import nn
 
 from tacit.core import tree
 from tacit.core.contract import Method, Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
 from tacit.privacy.accounting.accountant import Accountant
 from tacit.privacy.accounting.sampling import BatchRule, Sampler
 from tacit.privacy.evaluation import Evaluation
-from tacit.privacy.levels import Choices, Level, Menu, Share, by_client, by_fraction
+from tacit.privacy.levels import Choices, Level, LevelOptions, Share, by_client, by_fraction
 from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.noise import NoiseKind
-from tacit.privacy.membership import Change, Members
+from tacit.privacy.membership import Change, LevelHistory
 from tacit.privacy.membership import check as check_changes
-from tacit.privacy.plan import Plan, Request, Setting
+from tacit.privacy.plan import CalibrationContext, Plan, Request
 from tacit.rounds.non_interference import interferes
 from tacit.rounds.preflight_shapes import Probe, count_queries, probe
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import FixedSteps, Poisson, PoissonBatches, Shuffled
 from tacit.simulation import secure_sum
 from tacit.simulation.chunking import Compile
-from tacit.simulation.cohort_program import Vectorised
+from tacit.simulation.cohort_program import CohortProgram
 from tacit.simulation.device import device_of
 
 
@@ -46,7 +46,7 @@ class Training:
     seed: int = 0
     chunk: int | None = None
     dtype: torch.dtype = torch.float32
-    devices: Devices = field(default_factory=Devices)
+    devices: Availability = field(default_factory=Availability)
     engine: Literal["local", "ray"] = "local"  # where chunks of a cohort run: in threads, or on a Ray cluster
     device: str = field(default="cpu", repr=False)  # where clients compute, as torch names it: no part of a result
     compile: Compile = field(default="auto", repr=False)  # client programs: "auto", "off", or "require" (else an error)
@@ -104,8 +104,8 @@ class Privacy:
         if self.plan is None:
             object.__setattr__(self, "plan", default_plan(self.levels))
 
-    def choose(self, federation: Federation, seed: int) -> Choices:
-        menu = Menu(self.levels)
+    def choose(self, federation: FederatedDataset, seed: int) -> Choices:
+        menu = LevelOptions(self.levels)
         chosen = {name: value for name, value in self.choices.items() if isinstance(value, str)}
         shares = {name: value for name, value in self.choices.items() if not isinstance(value, str)}
         if chosen and shares:
@@ -121,7 +121,7 @@ def default_plan(levels: Sequence[Level]) -> Request:
 
 
 class Assembled(NamedTuple):
-    engine: Vectorised
+    engine: CohortProgram
     shapes: Probe
 
     def exactly(self) -> "Assembled":
@@ -130,7 +130,7 @@ class Assembled(NamedTuple):
 
 
 def assemble(
-    federation: Federation,
+    federation: FederatedDataset,
     model: nn.Module,
     method: Method,
     privacy: Privacy,
@@ -185,8 +185,10 @@ def _refuse_empty_promises(privacy: Privacy) -> None:
         )
 
 
-def _setting(federation: Federation, privacy: Privacy, training: Training, sizes: np.ndarray, shapes: Probe) -> Setting:
-    return Setting(
+def _setting(
+    federation: FederatedDataset, privacy: Privacy, training: Training, sizes: np.ndarray, shapes: Probe
+) -> CalibrationContext:
+    return CalibrationContext(
         ids=federation.ids,
         sizes=sizes,
         choices=privacy.choose(federation, training.seed),
@@ -208,7 +210,7 @@ def _even(plan: Plan, training: Training) -> None:
         )
 
 
-def _plan(privacy: Privacy, setting: Setting) -> Plan:
+def _plan(privacy: Privacy, setting: CalibrationContext) -> Plan:
     """Calibrated to everything that will be charged: rounds and, if there are any, evaluations."""
     plan = _calibrated(privacy, setting)
     if privacy.noise == "exact" and plan.steps is not None and plan.summed:
@@ -216,16 +218,16 @@ def _plan(privacy: Privacy, setting: Setting) -> Plan:
     return plan.exactly() if privacy.noise == "exact" else plan.with_fast_noise()
 
 
-def _calibrated(privacy: Privacy, setting: Setting) -> Plan:
+def _calibrated(privacy: Privacy, setting: CalibrationContext) -> Plan:
     if privacy.evaluation is None:
         return privacy.plan.plan(setting)
     evaluation = privacy.evaluation.plan(privacy.plan, setting)
     return replace(privacy.plan.plan(setting._replace(beside=evaluation.beside)), evaluation=evaluation)
 
 
-def _kind(training: Training) -> type[Vectorised]:
+def _kind(training: Training) -> type[CohortProgram]:
     if training.engine == "local":
-        return Vectorised
+        return CohortProgram
     from tacit.simulation.ray import OnRay, connect
 
     connect()
@@ -234,7 +236,7 @@ def _kind(training: Training) -> type[Vectorised]:
 
 def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
     """Refuses changes that the plan could not follow, before the first round, and calibrates the levels they need."""
-    members = Members(plan.setting.choices, plan.setting.ids)
+    members = LevelHistory(plan.setting.choices, plan.setting.ids)
     check_changes(changes, members, plan.setting.rounds)
     for round in sorted({change.round for change in changes}):
         members = members.after(members.planned(changes, round))
@@ -242,7 +244,7 @@ def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
 
 
 def _refuse(
-    plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: Federation, start: Tree
+    plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: FederatedDataset, start: Tree
 ) -> None:
     alone = isinstance(plan.release, releases.Local) and not plan.summed  # a message carries all of its noise
     if method.gather and plan.unit == "client" and not alone:

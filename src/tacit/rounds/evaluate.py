@@ -14,12 +14,12 @@ from torch.func import vmap
 
 from tacit.core import rng, tree
 from tacit.core.contract import Shared, Task, Tree
-from tacit.data.dataset import Federation, as_input
+from tacit.data.dataset import FederatedDataset, as_input
 from tacit.models.functional import ModuleTask
 from tacit.simulation.chunk import Inputs
-from tacit.simulation.client_program import Clients
+from tacit.simulation.client_program import ClientProgram
 from tacit.simulation.client_states import Store
-from tacit.simulation.cohort_program import Vectorised
+from tacit.simulation.cohort_program import CohortProgram
 
 _ROWS = 4096  # test rows predicted at once
 _CLIENTS = 50  # personal models evaluated at once
@@ -67,7 +67,7 @@ class Scores:
 
 
 def evaluate(
-    engine: Vectorised, view: Shared, store: Store, round: int, sample: int | None = None, chunk: int | None = None
+    engine: CohortProgram, view: Shared, store: Store, round: int, sample: int | None = None, chunk: int | None = None
 ) -> Scores:
     """Scores of all clients, or of a random `sample` of them (the same one in every round)."""
     clients = _who(engine.federation, engine.seed, sample)
@@ -84,7 +84,7 @@ def evaluate(
     )
 
 
-def _shared(engine: Clients, params: Tree) -> tuple[np.ndarray, float | None, float | None]:
+def _shared(engine: ClientProgram, params: Tree) -> tuple[np.ndarray, float | None, float | None]:
     """Accuracy of the shared model on each client's own test rows; accuracy and loss on the common ones."""
     data = engine.federation
     task = engine.task.with_rows(*_some_rows(data, engine.seed))
@@ -93,14 +93,14 @@ def _shared(engine: Clients, params: Tree) -> tuple[np.ndarray, float | None, fl
     return means, common, loss
 
 
-def _who(data: Federation, seed: int, sample: int | None) -> np.ndarray:
+def _who(data: FederatedDataset, seed: int, sample: int | None) -> np.ndarray:
     tested = np.flatnonzero(np.diff(data.test_offsets) > 0)
     if sample is None or sample >= len(tested):
         return tested
     return np.sort(rng.generator(seed, "evaluate").choice(tested, sample, replace=False))
 
 
-def _some_rows(data: Federation, seed: int) -> tuple[Tensor, Tensor]:
+def _some_rows(data: FederatedDataset, seed: int) -> tuple[Tensor, Tensor]:
     """Training rows for the batch statistics of the shared model, where it has any."""
     rows = rng.generator(seed, "statistics").integers(len(data.y), size=_OWN_ROWS)
     own = as_input(data.x[torch.from_numpy(rows).to(data.x.device)])
@@ -115,7 +115,7 @@ def _hits(task: Task, params: Tree, x: Tensor, y: Tensor) -> np.ndarray:
     return torch.cat(parts).cpu().numpy().astype(np.float64) if len(y) else np.zeros(0)
 
 
-def _on_common(task: Task, params: Tree, data: Federation) -> tuple[float, float] | tuple[None, None]:
+def _on_common(task: Task, params: Tree, data: FederatedDataset) -> tuple[float, float] | tuple[None, None]:
     """Accuracy and mean loss on the common test set, if there is one."""
     if data.common_x is None or data.common_y is None:
         return None, None
@@ -133,7 +133,7 @@ def _client_means(hits: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _personal(
-    engine: Vectorised, view: Shared, store: Store, clients: np.ndarray, round: int, chunk: int | None
+    engine: CohortProgram, view: Shared, store: Store, clients: np.ndarray, round: int, chunk: int | None
 ) -> np.ndarray:
     first = engine.method.join(view, engine.start)
     order = np.argsort(np.diff(engine.federation.test_offsets)[clients], kind="stable")
@@ -151,7 +151,7 @@ def _personal(
 
 
 def _accuracy(
-    engine: Vectorised, task: ModuleTask, view: Shared, inputs: Inputs, round: int, clients: np.ndarray
+    engine: CohortProgram, task: ModuleTask, view: Shared, inputs: Inputs, round: int, clients: np.ndarray
 ) -> np.ndarray:
     data, full = engine.federation, inputs.full
     own, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
@@ -163,7 +163,7 @@ def _accuracy(
 
 
 def _own_accuracy(
-    engine: Clients,
+    engine: ClientProgram,
     task: ModuleTask,
     view: Shared,
     round: int,
@@ -182,7 +182,7 @@ def _own_accuracy(
     return ((outputs.argmax(-1) == data.test_y[test.rows]) & test.real).sum() / test.real.sum()
 
 
-def alone(engine: Clients, view: Shared, state: Tree, place: int, round: int) -> tuple[float, float] | None:
+def alone(engine: ClientProgram, view: Shared, state: Tree, place: int, round: int) -> tuple[float, float] | None:
     """The shared and the personal model's accuracy on one client's own test rows, by itself; None if it has none."""
     data, who = engine.federation, np.array([place])
     if data.test_offsets[place] == data.test_offsets[place + 1]:

@@ -12,12 +12,12 @@ import torch
 from tacit.core import tree
 from tacit.core.contract import Method, Server, Shared, Tree
 from tacit.errors import TacitError
-from tacit.privacy.ledger.budget import Purse
+from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.chain import read_head
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms.noise import Noise, Seeded
 from tacit.privacy.mechanisms.release import Totals
-from tacit.privacy.mechanisms.requests import Unsent
+from tacit.privacy.mechanisms.requests import NoUpload
 from tacit.privacy.membership import Change
 from tacit.privacy.plan import Plan
 from tacit.rounds import checkpoint
@@ -25,9 +25,9 @@ from tacit.rounds.evaluate import Scores, evaluate
 from tacit.rounds.preflight_shapes import Probe
 from tacit.simulation import decisions, memory
 from tacit.simulation.client_states import Store, open_store
-from tacit.simulation.cohort_program import Vectorised
+from tacit.simulation.cohort_program import CohortProgram
 from tacit.simulation.fingerprint import identity
-from tacit.simulation.heterogeneity import Diary, Spread
+from tacit.simulation.heterogeneity import LossRecorder, Spread
 from tacit.simulation.timing import Clock, TimedStore
 
 
@@ -99,7 +99,7 @@ class Run:
 
     def __init__(
         self,
-        engine: Vectorised,
+        engine: CohortProgram,
         shapes: Probe,
         ledger: Ledger,
         schedule: Schedule = Schedule(),
@@ -116,12 +116,12 @@ class Run:
         if schedule.heterogeneity:
             rounds = engine.plan.setting.rounds
             engine = replace(
-                engine, programs={}, decisions={}, diary=Diary(engine.federation.clients, rounds, engine.seed)
+                engine, programs={}, decisions={}, diary=LossRecorder(engine.federation.clients, rounds, engine.seed)
             )
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
-            self.plan = Unsent(self.plan.request).of(self.plan)
+            self.plan = NoUpload(self.plan.request).of(self.plan)
         self._first, self._changes = self.plan, changes
         self._shapes, self._fingerprint, self._watchers = shapes, fingerprint, watchers
         self._checkpoint = None if folder is None else folder / "checkpoint.bin"
@@ -130,7 +130,7 @@ class Run:
         self.store: Store = TimedStore(store, self.clock, engine.workers.several)
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
         ledger.belong(_mark(engine, fingerprint))
-        self.purse = Purse(self.plan, ledger, 0, changes)
+        self.purse = BudgetTracker(self.plan, ledger, 0, changes)
 
     def change(self, clients: str | Sequence[str], level: str) -> None:
         """Moves clients to another level, from the next draw on. Public, and durable when it returns.
@@ -159,7 +159,7 @@ class Run:
         if self.engine.diary is not None:
             self.engine.diary.losses.copy_(saved["losses"]["by round"])
             self.engine.diary.losses[self.progress.round :] = torch.nan
-        self.purse = Purse(self._first, self.ledger, self.progress.round, self._changes)
+        self.purse = BudgetTracker(self._first, self.ledger, self.progress.round, self._changes)
         self._adopt(self.purse.plan)
         self.engine.decisions.update(decisions.restored(saved.get("programs", {})))
 
@@ -299,6 +299,6 @@ class Run:
         return tree.each(lambda leaf: leaf.new_zeros(clients, *leaf.shape), self._shapes.upload)
 
 
-def _mark(engine: Vectorised, fingerprint: str) -> str:
+def _mark(engine: CohortProgram, fingerprint: str) -> str:
     """What its noise and uploads come of: a run of the same mark releases the same again."""
     return f"{type(engine.method).__name__}, seed {engine.seed}, run {fingerprint or engine.identity}"

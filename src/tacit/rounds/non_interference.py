@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tacit.core import rng, tree
 from tacit.core.contract import Batch, Method, Shared, Site, Task, Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms.clipping import clip
 from tacit.privacy.mechanisms.gradient import Exact
@@ -28,11 +28,13 @@ _STEPS, _ROWS = 3, 4
 _DATA = ((1.0, _ROWS), (0.01, _ROWS), (10.0, _ROWS), (1000.0, _ROWS), (1.0, 1))  # scale, and how many rows are real
 
 
-Door = Literal["private_grad", "guard"]
+Channel = Literal["private_grad", "guard"]
 """Where a plan adds its noise: the only way by which data may reach an upload."""
 
 
-def interferes(method: Method, task: Task, federation: Federation, start: Tree, door: Door = "private_grad") -> bool:
+def interferes(
+    method: Method, task: Task, federation: FederatedDataset, start: Tree, door: Channel = "private_grad"
+) -> bool:
     """True if data reach the upload by another way than the door, so that the plan's guarantee would not hold."""
     first, *others = (_uploads(method, task, federation, start, which, door) for which in range(len(_DATA)))
     if not all(bool(leaf.isfinite().all()) for upload in first for leaf in upload.values()):
@@ -43,7 +45,9 @@ def interferes(method: Method, task: Task, federation: Federation, start: Tree, 
     return any(not torch.equal(x[name], y[name]) for o in others for x, y in zip(first, o, strict=True) for name in x)
 
 
-def _uploads(method: Method, task: Task, federation: Federation, start: Tree, which: int, door: Door) -> list[Tree]:
+def _uploads(
+    method: Method, task: Task, federation: FederatedDataset, start: Tree, which: int, door: Channel
+) -> list[Tree]:
     server = method.init(start)
     state = method.join(server.view, start)
     batch = _random_rows(federation, start, which)
@@ -75,7 +79,7 @@ def _clipped(exact: Exact) -> Callable[..., Tree]:
     return lambda *asked: clip(exact(*asked), 1.0)[0]
 
 
-def _received(method: Method, upload: Shared, federation: Federation) -> Shared:
+def _received(method: Method, upload: Shared, federation: FederatedDataset) -> Shared:
     """As the server would get it, if the first client alone had sent something."""
     if not method.gather:
         return upload
@@ -83,7 +87,7 @@ def _received(method: Method, upload: Shared, federation: Federation) -> Shared:
     return Shared(*(tree.each(lambda leaf: alone.view(-1, *[1] * leaf.dim()) * leaf, part) for part in upload))
 
 
-def _random_rows(federation: Federation, start: Tree, which: int) -> Callable[[int], Batch]:
+def _random_rows(federation: FederatedDataset, start: Tree, which: int) -> Callable[[int], Batch]:
     dtype, (scale, real) = next(iter(start.values())).dtype, _DATA[which]
     draw = rng.generator(which, "interference rows")
     x = torch.from_numpy(draw.normal(scale=scale, size=(_STEPS, _ROWS, *federation.input_shape))).to(dtype)

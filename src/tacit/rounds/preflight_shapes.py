@@ -7,7 +7,7 @@ import torch
 
 from tacit.core import tree
 from tacit.core.contract import Batch, Gradient, Losses, Method, Reply, Site, Task, Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.privacy.accounting.queries import Counts
 from tacit.privacy.mechanisms.gradient import Counted, Exact
@@ -23,7 +23,7 @@ class Probe(NamedTuple):
     state: Tree
 
 
-def probe(method: Method, task: Task, federation: Federation, start: Tree) -> Probe:
+def probe(method: Method, task: Task, federation: FederatedDataset, start: Tree) -> Probe:
     """Runs the client program once, on two steps of the first client's first row, and looks at shapes."""
     batch = _first_row(federation)
     exact = Exact(task, batch)
@@ -31,7 +31,9 @@ def probe(method: Method, task: Task, federation: Federation, start: Tree) -> Pr
     return Probe(tree.join(reply.upload), reply.state)
 
 
-def count_queries(method: Method, task: Task, federation: Federation, start: Tree, lengths: Iterable[int]) -> Counts:
+def count_queries(
+    method: Method, task: Task, federation: FederatedDataset, start: Tree, lengths: Iterable[int]
+) -> Counts:
     """How often the client program asks each of its batches, for every number of steps in `lengths`.
 
     By running it with gradients of zero: a program that runs for many clients at once cannot depend on values. What it
@@ -56,7 +58,7 @@ def count_queries(method: Method, task: Task, federation: Federation, start: Tre
     return Counts({steps: counted(steps) for steps in lengths if steps})
 
 
-def _first_row(federation: Federation) -> Callable[[int], Batch]:
+def _first_row(federation: FederatedDataset) -> Callable[[int], Batch]:
     """Every batch is the first client's first row."""
     row = torch.full((1,), int(federation.offsets[0]))
     return lambda _: Batch(*federation.take(row), torch.ones(1, dtype=torch.bool))

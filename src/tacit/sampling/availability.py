@@ -13,7 +13,7 @@ from tacit.errors import TacitError
 
 
 @dataclass(frozen=True)
-class Devices:
+class Availability:
     """`drop`: the probability that a device that was asked sends nothing in a round, spends nothing, and rejoins.
 
     `variability` (tau): a device takes between (1 - tau) and all of its local steps, uniformly drawn anew each round.
@@ -33,7 +33,7 @@ class Devices:
     @property
     def alike(self) -> bool:
         """Whether every device does all its work in every round."""
-        return self == Devices()
+        return self == Availability()
 
     def present(self, seed: int, round: int, clients: np.ndarray, population: int) -> np.ndarray:
         """Those of `clients` that are not dropped in this round."""

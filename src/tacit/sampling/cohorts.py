@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.rng import generator, uniforms
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.data.validate import at_least, proportion
 from tacit.errors import TacitError
 from tacit.privacy.accounting.sampling import BatchRule
@@ -256,7 +256,7 @@ def draw_batches(
     seed: int,
     round: int,
     clients: Sequence[int] | np.ndarray,
-    federation: Federation,
+    federation: FederatedDataset,
     purpose: str = "batches",
     least: int = 0,
 ) -> Draw:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rota:
+class LimitedParticipation:
     """Nobody is asked more than `times` times in a run, whatever happens in it.
 
     Everybody stands once on each of `times` shuffled lists, and a round asks the next `size` of the list; fewer than

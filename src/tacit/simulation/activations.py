@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit.core.contract import Task, Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 
 
-def outputs(task: Task, params: Tree, federation: Federation, rows: int) -> int:
+def outputs(task: Task, params: Tree, federation: FederatedDataset, rows: int) -> int:
     """How many numbers a network makes of so many rows, on the way and at its end: by shapes alone."""
     x, _ = federation.take(torch.full((rows,), int(federation.offsets[0])))
     with torch.no_grad(), _Counting() as counting:

@@ -12,7 +12,7 @@ import numpy as np
 from tacit.privacy.accounting.sampling import BatchRule
 from tacit.sampling.cohorts import FixedSteps, Shuffled
 from tacit.simulation.chunk import Shape
-from tacit.simulation.program_sizes import Menu, Size, menu
+from tacit.simulation.program_sizes import ProgramSizes, Size, menu
 
 Compile = Literal["auto", "off", "require"]
 """Whether chunks' programs are recorded: where it pays and can be done, never, or always (else it is an error)."""
@@ -130,7 +130,7 @@ class Chunking:
         return self.chunk is None and len(self._lengths) > 1 and not self.skipped
 
     @cached_property
-    def _menu(self) -> Menu:
+    def _menu(self) -> ProgramSizes:
         lengths = [n for n in self._lengths if n <= self._most_steps]
         population = self.steps[self.steps <= self._most_steps]
         return menu(lengths, self._fitting, self.params, population, max(1, round(self.asked)), self.rounds)

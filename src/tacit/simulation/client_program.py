@@ -11,7 +11,7 @@ from torch.func import vmap
 
 from tacit.core import rng, tree
 from tacit.core.contract import Batch, Method, Shared, Site, Tree
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
 from tacit.privacy.mechanisms.clipped_upload_sum import Operand, Uploads
@@ -22,25 +22,27 @@ from tacit.privacy.mechanisms.noise import Noise, Seeded
 from tacit.privacy.mechanisms.release import Message
 from tacit.privacy.mechanisms.stepwise import StepGuard, StepNoise
 from tacit.privacy.plan import Plan
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.simulation.chunk import Inputs
 from tacit.simulation.draws import drawn
-from tacit.simulation.heterogeneity import Diary, local_loss
+from tacit.simulation.heterogeneity import LossRecorder, local_loss
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
+class ClientProgram:
     """The client programs of a federation under a plan. A chunk may be one client; results do not depend on it."""
 
     method: Method
     task: ModuleTask
     plan: Plan
-    federation: Federation
+    federation: FederatedDataset
     start: Tree
     seed: int
-    devices: Devices = field(default_factory=Devices, kw_only=True)
+    devices: Availability = field(default_factory=Availability, kw_only=True)
     noise: Callable[[Tensor], Noise] = field(default=Seeded, kw_only=True)  # of a client's key
-    diary: Diary | None = field(default=None, kw_only=True)  # where clients' training losses are written, if asked for
+    diary: LossRecorder | None = field(
+        default=None, kw_only=True
+    )  # where clients' training losses are written, if asked for
     identity: str | None = field(default=None, kw_only=True)  # of the run, for seeded noise; see `fingerprint.py`
 
     @cached_property

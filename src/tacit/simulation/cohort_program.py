@@ -26,7 +26,7 @@ from tacit.simulation import secure_sum
 from tacit.simulation.activations import outputs
 from tacit.simulation.chunk import Inputs, Shape
 from tacit.simulation.chunking import Chunking, Compile
-from tacit.simulation.client_program import Clients, handed_over
+from tacit.simulation.client_program import ClientProgram, handed_over
 from tacit.simulation.client_states import Store
 from tacit.simulation.decisions import Decisions, Key
 from tacit.simulation.device import CPU, on, within
@@ -60,7 +60,7 @@ class Computed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Vectorised(Clients):
+class CohortProgram(ClientProgram):
     """Runs client programs. Results do not depend on `chunk` or threads beyond the order of floating-point sums.
 
     `compile`: whether a chunk's program is recorded and replayed; by default if the run is long enough to gain by it.
@@ -108,7 +108,7 @@ class Vectorised(Clients):
         for _ in self.workers.map(chunk, self.chunking.split(np.setdiff1d(everybody, cohort))):
             pass
 
-    def under(self, plan: Plan) -> "Vectorised":
+    def under(self, plan: Plan) -> "CohortProgram":
         """The same with another plan, that of the next rounds; the workers stay, what was recorded does not."""
         other = replace(self, plan=plan, programs={}, decisions={})
         other.__dict__["workers"] = self.workers
@@ -117,12 +117,12 @@ class Vectorised(Clients):
         return other
 
     @property
-    def there(self) -> Clients:
+    def there(self) -> ClientProgram:
         """The client programs with their data on the device."""
         return self if self.device == CPU else self._moved
 
     @cached_property
-    def _moved(self) -> Clients:
+    def _moved(self) -> ClientProgram:
         return replace(self, federation=self.federation.on(self.device), task=self.task.on(self.device))
 
     def away(self, program: Callable[..., Result], *given: object) -> Result:

@@ -4,13 +4,19 @@ import numpy as np
 
 from tacit.compile.kernels.shuffles import shuffled
 from tacit.core import rng
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.privacy.accounting.sampling import BatchRule
 from tacit.sampling.cohorts import Draw, Shuffled, draw_batches
 
 
 def drawn(
-    rule: BatchRule, seed: int, round: int, clients: np.ndarray, federation: Federation, purpose: str, steps: int = 0
+    rule: BatchRule,
+    seed: int,
+    round: int,
+    clients: np.ndarray,
+    federation: FederatedDataset,
+    purpose: str,
+    steps: int = 0,
 ) -> Draw:
     """One round's, padded to at least `steps` steps that are not live."""
     found = _shuffled(rule, seed, round, clients, federation, purpose, steps) if isinstance(rule, Shuffled) else None
@@ -18,7 +24,7 @@ def drawn(
 
 
 def _shuffled(
-    rule: Shuffled, seed: int, round: int, clients: np.ndarray, federation: Federation, purpose: str, steps: int
+    rule: Shuffled, seed: int, round: int, clients: np.ndarray, federation: FederatedDataset, purpose: str, steps: int
 ) -> Draw | None:
     firsts, sizes = federation.offsets[clients], federation.offsets[clients + 1] - federation.offsets[clients]
     most = max(steps, rule.steps(int(sizes.max(initial=0))))

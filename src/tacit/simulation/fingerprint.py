@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.privacy.membership import Change
-from tacit.simulation.client_program import Clients
+from tacit.simulation.client_program import ClientProgram
 
 Part = str | Tensor | np.ndarray
 
 
-def identity(engine: Clients, changes: Sequence[Change] = ()) -> str:
+def identity(engine: ClientProgram, changes: Sequence[Change] = ()) -> str:
     """Changes with anything that changes the trained models: data, start, method, plan, levels, choices, sampling."""
     setting = engine.plan.setting
     said = (
@@ -44,7 +44,7 @@ def identity(engine: Clients, changes: Sequence[Change] = ()) -> str:
     return digest([*map(plain, said), *start, setting.choices.level, *data_parts(engine.federation)])
 
 
-def data_parts(federation: Federation) -> list[Part]:
+def data_parts(federation: FederatedDataset) -> list[Part]:
     """All that a federation holds."""
     arrays = [
         federation.x,

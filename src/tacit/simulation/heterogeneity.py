@@ -25,7 +25,7 @@ class Spread(NamedTuple):
     std: float
 
 
-class Diary:
+class LossRecorder:
     """Losses by round and client; not a number where a client did not take part."""
 
     def __init__(self, clients: int, rounds: int, seed: int) -> None:

@@ -51,7 +51,7 @@ class Costs:
 
 
 @dataclass(frozen=True, eq=False)
-class Menu:
+class ProgramSizes:
     """Programs that a cohort may be cut into. Every number of steps up to the longest program's finds one."""
 
     sizes: Sequence[Size]
@@ -105,7 +105,9 @@ class Menu:
         return np.array([self.costs.of(size) for size in self._ordered])
 
 
-def menu(lengths: Sequence[int], clients: int, params: int, population: np.ndarray, asked: int, rounds: int) -> Menu:
+def menu(
+    lengths: Sequence[int], clients: int, params: int, population: np.ndarray, asked: int, rounds: int
+) -> ProgramSizes:
     """For programs of these lengths and at most so many clients: what costs least in so many rounds, all told.
 
     The same whenever it is made for the same population: cohorts are draws of its own, by public sizes.
@@ -114,25 +116,25 @@ def menu(lengths: Sequence[int], clients: int, params: int, population: np.ndarr
     several = min(asked, len(population), _DRAWN // _FEWEST_DRAWS)
     cohorts = [-np.sort(-draw.choice(population, several, replace=False)) for _ in range(_DRAWN // several)]
 
-    def total(menu: Menu) -> float:
+    def total(menu: ProgramSizes) -> float:
         client = sum(costs.of(size) for steps in cohorts for size in menu.used(steps)) / (several * len(cohorts))
         return rounds * asked * client + sum(costs.recording(size) for size in menu.sizes)
 
     return min(_menus(lengths, clients, costs, cohorts), key=total)
 
 
-def _menus(lengths: Sequence[int], clients: int, costs: Costs, cohorts: Sequence[np.ndarray]) -> Iterator[Menu]:
+def _menus(lengths: Sequence[int], clients: int, costs: Costs, cohorts: Sequence[np.ndarray]) -> Iterator[ProgramSizes]:
     """One program for each length; and ever fewer of all there could be, those that are used most."""
-    yield Menu([Size(min(clients, max(2, _CLIENT_STEPS // max(1, steps))), steps) for steps in lengths], costs)
+    yield ProgramSizes([Size(min(clients, max(2, _CLIENT_STEPS // max(1, steps))), steps) for steps in lengths], costs)
     several = [n for n in _SEVERAL if n < clients] + [clients]
-    found = Menu([Size(n, steps) for n in several for steps in lengths], costs)
+    found = ProgramSizes([Size(n, steps) for n in several for steps in lengths], costs)
     while len(found.sizes) > len(lengths):
         found = _fewer(found, Size(several[0], max(lengths)), cohorts)
         if sum(size.steps for size in found.sizes) <= _MOST_STEPS:
             yield found
 
 
-def _fewer(menu: Menu, longest: Size, cohorts: Sequence[np.ndarray]) -> Menu:
+def _fewer(menu: ProgramSizes, longest: Size, cohorts: Sequence[np.ndarray]) -> ProgramSizes:
     uses = Counter(size for steps in cohorts for size in menu.used(steps))
     needed = [size for size, _ in uses.most_common() if size != longest]
-    return Menu([longest, *needed[: int(_KEPT * len(needed))]], menu.costs)
+    return ProgramSizes([longest, *needed[: int(_KEPT * len(needed))]], menu.costs)

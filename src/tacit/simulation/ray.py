@@ -24,7 +24,7 @@ from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.plan import Plan
 from tacit.simulation import memory
 from tacit.simulation.client_states import Store
-from tacit.simulation.cohort_program import Broadcast, Computed, Vectorised
+from tacit.simulation.cohort_program import Broadcast, CohortProgram, Computed
 
 _AHEAD = 2  # chunks sent to a worker before the first comes back
 _TRIES = 3  # how often a chunk is tried again whose worker died
@@ -58,14 +58,14 @@ class Worker:
         torch.set_num_threads(1)
         memory.keep_memory()
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # they are shared, and only read
-        self._named: tuple[str, Vectorised] | None = None
+        self._named: tuple[str, CohortProgram] | None = None
 
     def compute(self, engine: "Lent", given: Broadcast, clients: np.ndarray, state: Tree) -> Computed:
         programs = self._fetched(engine)
         programs.prepare(given, clients)
         return programs.compute(programs.task, given, clients, programs.inputs_for(state, clients, given.round))
 
-    def _fetched(self, engine: "Lent") -> Vectorised:
+    def _fetched(self, engine: "Lent") -> CohortProgram:
         """Once for each engine, and again by a worker that took a dead one's place."""
         if self._named is None or self._named[0] != engine.name:
             self._named = engine.name, _ray().get(engine.place)
@@ -80,8 +80,8 @@ class Lent(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class OnRay(Vectorised):
-    """Runs chunks on the cluster's workers; the results are those of `Vectorised` with as many workers."""
+class OnRay(CohortProgram):
+    """Runs chunks on the cluster's workers; the results are those of `CohortProgram` with as many workers."""
 
     @property
     def several(self) -> int:
@@ -91,7 +91,7 @@ class OnRay(Vectorised):
     def lent(self) -> Lent:
         """What a worker needs: no threads, nothing recorded, nothing of Ray."""
         given: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Lent(uuid4().hex, _ray().put(Vectorised(**{**given, "programs": {}})))
+        return Lent(uuid4().hex, _ray().put(CohortProgram(**{**given, "programs": {}})))
 
     @property
     def crew(self) -> tuple[Any, ...]:

@@ -32,7 +32,7 @@ from tacit.simulation.chunk import Inputs, Shape
 from tacit.simulation.isolation import keeps_clients_apart, moves_by_guarded_steps
 
 if TYPE_CHECKING:
-    from tacit.simulation.cohort_program import Broadcast, Vectorised
+    from tacit.simulation.cohort_program import Broadcast, CohortProgram
 
 _LENGTH: Final = 3.0  # of a row: steps of gradient descent then neither stand still nor leap
 _SCALES: Final = (1.0, 0.3, 1.5, 0.05)  # of clients' rows: some uploads are long, some short
@@ -41,7 +41,7 @@ _LARGE: Final = 2**24  # bytes of rows above which pages that nobody touches are
 _SEED: Final = 20
 
 
-def recorded(engine: "Vectorised", shape: Shape, given: "Broadcast", sure: bool = False) -> Recording:
+def recorded(engine: "CohortProgram", shape: Shape, given: "Broadcast", sure: bool = False) -> Recording:
     """The recorded program of chunks of this shape. `Refused`, with the reason, where the plain one is to run.
 
     `sure`: it was accepted before. In one thread alone: nothing else may run while a program is recorded.
@@ -64,7 +64,7 @@ def uploads_of(leaves: int) -> Handover:
 
 
 def _check(
-    engine: "Vectorised",
+    engine: "CohortProgram",
     program: Program,
     uploads: Handover,
     inputs: tuple[Any, ...],
@@ -88,7 +88,7 @@ class Rehearsal:
     Rows lie in one tensor as large as the federation's, of which only the rehearsing clients' are written.
     """
 
-    def __init__(self, engine: "Vectorised", shape: Shape, given: "Broadcast") -> None:
+    def __init__(self, engine: "CohortProgram", shape: Shape, given: "Broadcast") -> None:
         self.shape, self.clients = shape, shape.clients
         self._engine, self._given = engine, given
         self._who = _fitting(engine, shape)
@@ -100,7 +100,7 @@ class Rehearsal:
             self._double = _blank(self.x, torch.float64)
             self.exact = self._program(_in_double(engine), self._double)
 
-    def _program(self, engine: "Vectorised", x: Tensor) -> Program:
+    def _program(self, engine: "CohortProgram", x: Tensor) -> Program:
         federation = copy.copy(engine.federation)  # not checked again: it is to hold what no federation may
         object.__setattr__(federation, "x", x)
         object.__setattr__(federation, "y", self.y)
@@ -206,14 +206,14 @@ def _leaves(view: Shared) -> list[Tensor]:
     return pytree.tree_leaves(view)
 
 
-def _fitting(engine: "Vectorised", shape: Shape) -> np.ndarray:
+def _fitting(engine: "CohortProgram", shape: Shape) -> np.ndarray:
     """Clients of the population whose round this program can do, from those with the fewest steps to the most."""
     fits = np.flatnonzero((engine.steps <= shape.steps) & (engine.steps >= shape.full))
     ordered = fits[np.argsort(engine.steps[fits], kind="stable")]
     return ordered[np.unique(np.linspace(0, len(ordered) - 1, min(shape.clients, len(ordered))).astype(int))]
 
 
-def _in_double(engine: "Vectorised") -> "Vectorised":
+def _in_double(engine: "CohortProgram") -> "CohortProgram":
     task = ModuleTask(engine.task.module, engine.task.loss, engine.task.kernels)
     task.module.double()
     return replace(engine, task=task, start=tree.each(lambda leaf: leaf.double(), engine.start), programs={})

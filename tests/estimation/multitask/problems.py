@@ -7,12 +7,12 @@ import torch
 from scipy.optimize import minimize
 
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation, offsets_of
+from tacit.data.dataset import FederatedDataset, offsets_of
 from tacit.models import SoftmaxRegression
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
 
 Arrays = list[tuple[np.ndarray, np.ndarray]]
@@ -34,14 +34,14 @@ def tasks(
     return found
 
 
-def federation(data: Arrays) -> Federation:
+def federation(data: Arrays) -> FederatedDataset:
     """Every row trains; the same rows are each client's test rows."""
     x, y = (torch.from_numpy(np.concatenate([pair[at] for pair in data])) for at in (0, 1))
     offsets = offsets_of([len(pair[0]) for pair in data])
     classes = 1 if y.is_floating_point() else int(y.max()) + 1
     test = (x[:0], y[:0], offsets * 0) if classes == 1 else (x, y, offsets)
     ids = tuple(f"d{k}" for k in range(len(data)))
-    return Federation("tasks", x, y, offsets, *test, None, None, ids, classes)
+    return FederatedDataset("tasks", x, y, offsets, *test, None, None, ids, classes)
 
 
 def trained(
@@ -50,7 +50,7 @@ def trained(
     rounds: int,
     privacy: Privacy = Privacy(),
     *,
-    devices: Devices = Devices(),
+    devices: Availability = Availability(),
     chunk: int | None = 100,
     batch: int = 16,
     epochs: int = 2,

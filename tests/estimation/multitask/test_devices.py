@@ -17,16 +17,16 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms.distributed_plan import crowd
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
 from tests.estimation.multitask.problems import tasks, trained
 from tests.worlds import LOCAL, PLANS, largest_difference, model_for, ragged, states
 
-ROUGH = Devices(drop=0.4, variability=0.8)
+ROUGH = Availability(drop=0.4, variability=0.8)
 
 
 def run(
-    method: Method, devices: Devices, privacy: Privacy = Privacy(), chunk: int | None = None, rounds: int = 6
+    method: Method, devices: Availability, privacy: Privacy = Privacy(), chunk: int | None = None, rounds: int = 6
 ) -> Run:
     training = Training(rounds, Poisson(0.8), 4, 3, seed=5, chunk=chunk, dtype=torch.float64, devices=devices)
     made = assemble(ragged(), model_for(method), method, privacy, training)
@@ -55,23 +55,23 @@ def test_draws_depend_on_seed_round_and_device_alone() -> None:
 
 
 def test_work_is_uniform_between_its_share_and_all_of_it() -> None:
-    work = Devices(variability=0.5).work(0, 0, np.arange(20_000), np.full(20_000, 10))
+    work = Availability(variability=0.5).work(0, 0, np.arange(20_000), np.full(20_000, 10))
     counts = np.bincount(work, minlength=11)
     assert counts[:5].sum() == 0
     assert counts[5:] / 20_000 == pytest.approx(np.full(6, 1 / 6), abs=0.01)
-    even = Devices(variability=1.0, even_work=True).work(0, 0, np.arange(3), np.array([4, 10, 100]))
+    even = Availability(variability=1.0, even_work=True).work(0, 0, np.arange(3), np.array([4, 10, 100]))
     assert even.max() <= 4
 
 
 def test_no_heterogeneity_changes_nothing() -> None:
-    plain, given = run(FedAvg(), Devices()), run(FedAvg(), Devices(variability=0.0))
+    plain, given = run(FedAvg(), Availability()), run(FedAvg(), Availability(variability=0.0))
     for each in (plain, given):
         each.go()
     assert largest_difference(plain.progress.server.view.model, given.progress.server.view.model) == 0
 
 
 def test_a_dropped_device_sends_nothing_spends_nothing_and_rejoins() -> None:
-    it = run(FedAvg(), Devices(drop=0.5), LOCAL, rounds=12)
+    it = run(FedAvg(), Availability(drop=0.5), LOCAL, rounds=12)
     reports = it.go().reports
     charged: dict[int, int] = {}
     for entry in it.ledger.entries():
@@ -84,7 +84,7 @@ def test_a_dropped_device_sends_nothing_spends_nothing_and_rejoins() -> None:
 
 
 def test_under_a_central_plan_the_level_is_charged_whoever_drops_out() -> None:
-    it = run(FedAvg(), Devices(drop=0.9), PLANS["central"])
+    it = run(FedAvg(), Availability(drop=0.9), PLANS["central"])
     it.go()
     assert len(list(it.ledger.entries())) == 6
 
@@ -94,13 +94,13 @@ def test_the_noise_of_a_local_plan_is_calibrated_to_what_devices_really_send() -
     from tacit.privacy.mechanisms import requests as plans
 
     privacy = Privacy(plans.Local(), (Level("private", epsilon=8, delta=1e-3),))
-    noise = [run(FedAvg(), Devices(drop=drop), privacy, rounds=40).plan.multipliers[0] for drop in (0.0, 0.8)]
+    noise = [run(FedAvg(), Availability(drop=drop), privacy, rounds=40).plan.multipliers[0] for drop in (0.0, 0.8)]
     assert noise[1] < 0.7 * noise[0]
 
 
 def test_shares_of_noise_are_sized_for_those_who_stay_and_no_sampling_is_credited() -> None:
     all_stay, half = (
-        crowd(run(FedAvg(), Devices(drop=drop), PLANS["distributed"]).plan.setting, 0.01) for drop in (0.0, 0.5)
+        crowd(run(FedAvg(), Availability(drop=drop), PLANS["distributed"]).plan.setting, 0.01) for drop in (0.0, 0.5)
     )
     assert half.least < all_stay.least
     assert all_stay.rate is not None
@@ -109,15 +109,15 @@ def test_shares_of_noise_are_sized_for_those_who_stay_and_no_sampling_is_credite
 
 def test_a_drop_of_one_is_an_error_that_says_so() -> None:
     with pytest.raises(TacitError, match="every device would be dropped"):
-        Devices(drop=1.0)
+        Availability(drop=1.0)
     with pytest.raises(TacitError, match="drop"):
         parse({"devices": {"drop": 1.0}})
     with pytest.raises(TacitError, match=r"variability is 1\.5"):
-        Devices(variability=1.5)
+        Availability(variability=1.5)
 
 
 def test_multitask_converges_though_nine_of_ten_drop_out() -> None:
-    run = trained(tasks(), Multitask("smooth-hinge", 1.0, "mean", 0.5), rounds=500, devices=Devices(drop=0.9))
+    run = trained(tasks(), Multitask("smooth-hinge", 1.0, "mean", 0.5), rounds=500, devices=Availability(drop=0.9))
     run.go()
     assert objective(run).relative_gap < 1e-4
 
@@ -134,7 +134,7 @@ def test_a_device_that_never_takes_part_has_the_mean_of_the_others_and_is_counte
     assert float(run.progress.server.view.extra["sums"][0].abs().sum()) == 0
 
 
-class _Without(Devices):
+class _Without(Availability):
     """One device is never there."""
 
     def __init__(self, who: int) -> None:
@@ -146,7 +146,7 @@ class _Without(Devices):
 
 
 def test_the_report_tells_what_became_of_the_devices() -> None:
-    training = Training(8, Poisson(0.8), 4, 3, dtype=torch.float64, devices=Devices(drop=0.5, variability=0.5))
+    training = Training(8, Poisson(0.8), 4, 3, dtype=torch.float64, devices=Availability(drop=0.5, variability=0.5))
     result = train(ragged(), model_for(FedAvg()), FedAvg(), training=training, progress=False)
     told = result.findings.devices
     assert told is not None
@@ -157,7 +157,7 @@ def test_the_report_tells_what_became_of_the_devices() -> None:
 
 def test_one_clients_rows_do_not_decide_how_much_others_train_under_client_level_privacy() -> None:
     """With `even_work` they would: a client less, and all other uploads are others, which no clip bounds."""
-    even = Devices(even_work=True)
+    even = Availability(even_work=True)
     for plan in ("central", "local", "distributed"):
         with pytest.raises(TacitError, match="even_work"):
             run(FedAvg(), even, PLANS[plan])

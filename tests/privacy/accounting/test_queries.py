@@ -18,7 +18,7 @@ from torch.func import vmap
 
 from tacit.core import tree
 from tacit.core.contract import Batch, Method, Reply, Shared, Site, Tree
-from tacit.data.dataset import Federation, from_clients
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import FedAvg, Multitask, PerFedAvg, PFedMe, PPSgd
 from tacit.privacy.accounting.accountant import describe, epsilon, from_json, to_json
@@ -26,11 +26,11 @@ from tacit.privacy.accounting.calibration import multiplier_of
 from tacit.privacy.accounting.events import atoms
 from tacit.privacy.accounting.queries import Counts, Each, Queries, round_event
 from tacit.privacy.ledger.statement import statement
-from tacit.privacy.levels import Level, Menu, by_fraction
+from tacit.privacy.levels import Level, LevelOptions, by_fraction
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.gradient import Private
 from tacit.privacy.mechanisms.noise import Seeded
-from tacit.privacy.plan import Account, Setting
+from tacit.privacy.plan import Account, CalibrationContext
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.sampling.cohorts import Poisson, PoissonBatches
 from tests.privacy.test_audit import Linear
@@ -92,7 +92,7 @@ def test_the_independent_accountant_knows_the_closed_form_of_a_gaussian() -> Non
 
 
 @pytest.fixture(scope="module")
-def thousand() -> Federation:
+def thousand() -> FederatedDataset:
     """One client of 1,000 rows."""
     draw = np.random.default_rng(0)
     x, y = draw.normal(size=(1000, 2)), draw.integers(2, size=1000)
@@ -109,7 +109,7 @@ def account_of(made: Assembled, client: int = 0) -> Account:
     ("target", "too_little", "cost"), [(1.0, 1.0335, 3.95), (2.0, 0.80641, 8.03), (8.0, 0.51527, 27.65)]
 )
 def test_pfedme_costs_what_it_is_calibrated_to_by_an_accountant_of_its_own(
-    thousand: Federation, target: float, too_little: float, cost: float
+    thousand: FederatedDataset, target: float, too_little: float, cost: float
 ) -> None:
     """With its defaults. Queries that are charged as samples of their own get too little noise, which costs more."""
     privacy = Privacy(plans.Record(participations=1), (Level("private", target, 1e-5),))
@@ -128,9 +128,9 @@ def test_an_attack_disproves_what_independent_samples_would_cost_and_not_what_is
     """64 private gradients on each Poisson batch of a client of 50 rows, one of them loud or not there. The attacker
     looks at the first eight steps alone, at the likelihood ratio of the answers, with a threshold fixed beforehand."""
     trials, rows, seen, z, queries, delta, threshold = 5000, 50, 8, 2.0, 64, 1e-3, 5.0
-    menu, batches = Menu((Level("private", delta=delta, noise=z),)), PoissonBatches(1)
+    menu, batches = LevelOptions((Level("private", delta=delta, noise=z),)), PoissonBatches(1)
     choices = by_fraction(menu, 1, {}, 0)
-    given_ = Setting(["a"], np.array([rows]), choices, Poisson(1.0), batches, 1, queries=Each(queries))
+    given_ = CalibrationContext(["a"], np.array([rows]), choices, Poisson(1.0), batches, 1, queries=Each(queries))
     account = plans.Record(participations=1).plan(given_).client(0)
     assert account is not None
     charged = epsilon({account.event: account.count}, delta, "add/remove")
@@ -202,7 +202,7 @@ def test_all_queries_of_a_step_are_answered_by_the_same_draw() -> None:
     assert float(state["other"].max()) > 0.01
 
 
-def counted(method: Method, federation: Federation | None = None) -> Queries:
+def counted(method: Method, federation: FederatedDataset | None = None) -> Queries:
     return assembled(method, RECORD, federation).engine.plan.setting.queries
 
 
@@ -308,10 +308,10 @@ def test_an_unequal_round_is_charged_whole_and_the_budget_ends_the_run() -> None
 
 
 def test_every_client_is_calibrated_to_its_own_batches() -> None:
-    menu = Menu((Level("private", 4.0, 1e-4),))
+    menu = LevelOptions((Level("private", 4.0, 1e-4),))
     sizes, choices = np.array([40, 60]), by_fraction(menu, 2, {}, 0)
     counts = Counts({2: (3, 1), 3: (3, 2, 1)})
-    given_ = Setting(["a", "b"], sizes, choices, Poisson(0.5), PoissonBatches(20), 10, queries=counts)
+    given_ = CalibrationContext(["a", "b"], sizes, choices, Poisson(0.5), PoissonBatches(20), 10, queries=counts)
     plan = plans.Record(participations=2).plan(given_)
     for k, asked in enumerate([(3, 2), (3, 2, 1)]):
         account = plan.client(k)

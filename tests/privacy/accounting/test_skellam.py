@@ -18,12 +18,12 @@ from tacit.privacy.accounting.events import describe, from_json, to_json
 from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.accounting.skellam import SampledSkellamDpEvent, SkellamDpEvent, divergences
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.levels import Level, Menu, by_fraction
+from tacit.privacy.levels import Level, LevelOptions, by_fraction
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed, Quantile
 from tacit.privacy.mechanisms.distributed_plan import crowd
 from tacit.privacy.mechanisms.distributed_solver import Coding
-from tacit.privacy.plan import Plan, Setting
+from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import FixedSize, Poisson, Shuffled
@@ -93,9 +93,9 @@ def test_events_survive_the_ledger_and_are_told_in_words() -> None:
 def planned(
     request: plans.Distributed, level: Level = LEVEL, sampler: Sampler = Poisson(0.1), clients: int = 500
 ) -> Plan:
-    choices = by_fraction(Menu((level,)), clients, {}, 0, np.zeros((clients, 1)))
+    choices = by_fraction(LevelOptions((level,)), clients, {}, 0, np.zeros((clients, 1)))
     ids = [f"c{k}" for k in range(clients)]
-    setting = Setting(ids, np.full(clients, 10), choices, sampler, Shuffled(10, 1), 50, upload=UPLOAD)
+    setting = CalibrationContext(ids, np.full(clients, 10), choices, sampler, Shuffled(10, 1), 50, upload=UPLOAD)
     return request.plan(setting)
 
 

@@ -16,7 +16,7 @@ from tacit.errors import TacitError
 from tacit.privacy.ledger.chain import Head, read_head
 from tacit.privacy.ledger.chained import Kept
 from tacit.privacy.ledger.ledger import Batch, Charge, Ledger
-from tacit.privacy.level_periods import Stay
+from tacit.privacy.level_periods import LevelPeriod
 
 EVENT = dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.4))
 LEVEL = Charge("level:private", "client", "add/remove", EVENT)
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
         ledger.budget("level:private", "client", "add/remove", 3.6, 1e-4)
         for round in range(5):
             ledger.charge_together([Batch(round, [LEVEL, client("a"), client("b", 2)])], ("run-1", round))
-        ledger.move({"a": [Stay(0, "private", True, 3.6, 1e-4), Stay(3, "open")]})
+        ledger.move({"a": [LevelPeriod(0, "private", True, 3.6, 1e-4), LevelPeriod(3, "open")]})
         ledger.keep([Kept("server", "run-1", 4, Head(7, "0" * 64))])
     return path
 

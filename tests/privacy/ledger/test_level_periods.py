@@ -14,15 +14,15 @@ from tacit.errors import TacitError
 from tacit.privacy.accounting import accountant as accounting
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.accounting.sampling import Sampler
-from tacit.privacy.ledger.budget import Purse
+from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.ledger.statement import moved, statement
-from tacit.privacy.level_periods import Stay, accounts
-from tacit.privacy.levels import Level, Menu, by_client
+from tacit.privacy.level_periods import LevelPeriod, accounts
+from tacit.privacy.levels import Level, LevelOptions, by_client
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.requests import Grouped
-from tacit.privacy.membership import Members, read_changes
-from tacit.privacy.plan import Plan, Setting
+from tacit.privacy.membership import LevelHistory, read_changes
+from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.sampling.cohorts import FixedSize, Poisson, Shuffled
 
 ROUNDS = 10
@@ -39,12 +39,12 @@ NAMES = [level.name for level in LEVELS]
 def planned(clients: int = 6, sampler: Sampler = Poisson(1.0)) -> Plan:
     ids = [f"c{k}" for k in range(clients)]
     chosen = {name: NAMES[k % len(NAMES)] for k, name in enumerate(ids)}
-    choices = by_client(Menu(LEVELS), ids, chosen)
-    setting = Setting(ids, np.full(clients, 10), choices, sampler, Shuffled(5), ROUNDS)
+    choices = by_client(LevelOptions(LEVELS), ids, chosen)
+    setting = CalibrationContext(ids, np.full(clients, 10), choices, sampler, Shuffled(5), ROUNDS)
     return Grouped(Fixed(1.0)).plan(setting)
 
 
-def round_of(purse: Purse, round: int) -> None:
+def round_of(purse: BudgetTracker, round: int) -> None:
     """What the loop does, without training."""
     plan = purse.settle(round)
     purse.charge(round, plan.accounts(np.flatnonzero(purse.eligible())))
@@ -62,7 +62,7 @@ def test_an_account_never_shrinks_and_no_round_that_was_asked_takes_it_past_its_
 ) -> None:
     plan = planned()
     with Ledger.open(":memory:") as ledger:
-        purse = Purse(plan, ledger)
+        purse = BudgetTracker(plan, ledger)
         spent = dict.fromkeys(plan.setting.ids, 0.0)
         for round in range(ROUNDS):
             for _, client, level in (wish for wish in wishes if wish[0] == round):
@@ -86,12 +86,12 @@ def test_a_purse_opened_in_the_middle_goes_on_as_the_one_that_was_there_from_the
     wishes: list[tuple[int, int, str]], start: int
 ) -> None:
     with Ledger.open(":memory:") as ledger:
-        purse = Purse(planned(), ledger)
+        purse = BudgetTracker(planned(), ledger)
         for round in range(start):
             for _, client, level in (wish for wish in wishes if wish[0] == round):
                 purse.change([f"c{client}"], level, round)
             round_of(purse, round)
-        other = Purse(planned(), ledger, start)
+        other = BudgetTracker(planned(), ledger, start)
         assert (other.settle(start).asked == purse.settle(start).asked).all()
         assert (other.eligible() == purse.eligible()).all()
         assert other.exhausted() == purse.exhausted()
@@ -103,7 +103,7 @@ def test_clients_with_the_same_history_share_one_account() -> None:
     """Two thousand clients that move together are reckoned once."""
     with Ledger.open(":memory:") as ledger:
         plan = planned(8000)
-        purse = Purse(plan, ledger)
+        purse = BudgetTracker(plan, ledger)
         round_of(purse, 0)
         accounting._most.cache_clear()
         purse.change([f"c{k}" for k in range(1, 8000, 4)], "loose", 1)
@@ -116,7 +116,7 @@ def test_clients_with_the_same_history_share_one_account() -> None:
 
 def test_cohorts_of_fixed_size_are_divided_by_the_share_of_those_that_are_asked() -> None:
     with Ledger.open(":memory:") as ledger:
-        purse = Purse(planned(8, FixedSize(4)), ledger)
+        purse = BudgetTracker(planned(8, FixedSize(4)), ledger)
         purse.change(["c0"], "open", 0)
         release = purse.settle(0).release
         assert release.expected == (0.5, 1.0, 1.0, 1.5)  # pyright: ignore[reportAttributeAccessIssue]
@@ -125,9 +125,9 @@ def test_cohorts_of_fixed_size_are_divided_by_the_share_of_those_that_are_asked(
 EVENT = {name: dp.GaussianDpEvent(level.noise or 1.0) for name, level in zip(NAMES, LEVELS, strict=True)}
 
 
-def stay(round: int, level: str, asked: bool = True) -> Stay:
+def stay(round: int, level: str, asked: bool = True) -> LevelPeriod:
     found = LEVELS[NAMES.index(level)]
-    return Stay(round, level, asked, found.epsilon, found.delta)
+    return LevelPeriod(round, level, asked, found.epsilon, found.delta)
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_nobody_rewrites_who_was_where(path: Path, attack: str) -> None:
 
 def test_a_change_that_fails_half_way_moves_nobody(path: Path) -> None:
     with Ledger.open(path) as ledger:
-        broken = {"a": [stay(0, "private"), stay(1, "strict")], "b": [Stay(0, None)]}  # type: ignore[arg-type]
+        broken = {"a": [stay(0, "private"), stay(1, "strict")], "b": [LevelPeriod(0, None)]}  # type: ignore[arg-type]
         with pytest.raises(TacitError):
             ledger.move(broken)
         assert ledger.stays() == {}
@@ -225,7 +225,7 @@ def test_changes_come_from_a_table(tmp_path: Path) -> None:
 
 def test_members_are_where_they_chose_until_they_change() -> None:
     setting = planned().setting
-    members = Members(setting.choices, setting.ids)
+    members = LevelHistory(setting.choices, setting.ids)
     later = members.after(members.changing(["c1"], "open", 4))
     assert not members.stays
     assert [later.at(round)[0].of(1).name for round in (0, 3, 4, 9)] == ["private", "private", "open", "open"]

@@ -20,7 +20,7 @@ from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.stepwise import StepGuard, Stepwise, as_published
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.non_interference import interferes
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tests.worlds import OPEN, PRIVATE, assembled, largest_difference, run, states
 
 STEPS = 4
@@ -148,7 +148,7 @@ def test_a_round_of_too_few_clients_is_discarded_and_charged() -> None:
 
 def test_a_round_that_dropouts_leave_too_small_for_its_noise_is_discarded() -> None:
     it = run(FedAvg(), Privacy(Stepwise(0.5, seen="sum", least=5), (PRIVATE,)), steps=STEPS)
-    it.engine = replace(it.engine, devices=Devices(drop=0.5))
+    it.engine = replace(it.engine, devices=Availability(drop=0.5))
     used = set()
     while it.progress.round < it.plan.setting.rounds:
         before = it.progress.server.view.model

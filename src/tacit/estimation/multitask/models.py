@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from tacit.data.dataset import Federation, features, offsets_of
+from tacit.data.dataset import FederatedDataset, features, offsets_of
 from tacit.errors import TacitError
 from tacit.estimation.multitask.objective import Objective, objective
 from tacit.methods.multitask.covariance import correlation
@@ -17,7 +17,7 @@ from tacit.privacy.ledger.statement import statement
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.rounds.predict import outputs as outputs_of
-from tacit.sampling.availability import Devices
+from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
 
 Arrays = Mapping[Any, Sequence[Any]]
@@ -39,7 +39,7 @@ class MultitaskModels:
         *,
         rounds: int = 50,
         privacy: Privacy = Privacy(),
-        devices: Devices = Devices(),
+        devices: Availability = Availability(),
         rate: float = 1.0,
         batch: int = 64,
         epochs: int = 1,
@@ -124,7 +124,7 @@ def _rounds(run: Run, inner: int) -> list[Objective]:
     return found
 
 
-def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, Federation]:
+def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, FederatedDataset]:
     """The classes by name, or None for a regression, and the arrays as a federation without test rows."""
     if not clients:
         raise TacitError("there are no clients: give id -> (x, y)")
@@ -148,5 +148,5 @@ def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, Federati
     target = torch.from_numpy(flat.astype(np.float32 if real else np.int64))
     rows, offsets = torch.cat(x), offsets_of([len(own) for own in x])
     ids = tuple(str(who) for who in clients)
-    held = Federation("clients", rows, target, offsets, rows[:0], target[:0], offsets * 0, None, None, ids, kinds)
+    held = FederatedDataset("clients", rows, target, offsets, rows[:0], target[:0], offsets * 0, None, None, ids, kinds)
     return names, held

@@ -12,9 +12,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from tacit.federation.flower.patch import Patch
 from tacit.federation.flower.transport import FlowerTransport
-from tacit.federation.service.oversize_log import TurnedAway
+from tacit.federation.service.oversize_log import OversizeLog
 from tacit.federation.service.owned_processes import hold
-from tacit.federation.service.server_dir import Office
+from tacit.federation.service.server_dir import ServerFolder
 
 PULLED = Patch(
     "flwr.superlink.grid.http_grid",
@@ -31,9 +31,9 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(1)
-    door, due = TurnedAway(Path(str(context.run_config["door"]))), keep_deadlines()
+    door, due = OversizeLog(Path(str(context.run_config["door"]))), keep_deadlines()
     for folder in str(context.run_config["folders"]).split("|"):
-        office = Office(Path(folder))
+        office = ServerFolder(Path(folder))
         transport = FlowerTransport(grid, office.nodes, partial(door.since, terms=office.terms))
         due[:] = [transport]
         with hold(office.folder):  # by one application at a time, even if Flower has started two

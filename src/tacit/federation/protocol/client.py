@@ -17,7 +17,7 @@ from tacit.core.contract import Shared, Tree
 from tacit.errors import StorageError, TacitError
 from tacit.federation.protocol import messages
 from tacit.federation.protocol.client_account import owed, pay
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.heads import compare, standing
 from tacit.federation.protocol.messages import Answer, Ask, Rejected
 from tacit.federation.protocol.terms import Terms, read_terms
@@ -28,7 +28,7 @@ from tacit.privacy.mechanisms.release import Grouped, Message, Open
 from tacit.privacy.plan import Plan
 from tacit.rounds.assemble import Assembled
 from tacit.rounds.evaluate import alone
-from tacit.simulation.client_program import Clients
+from tacit.simulation.client_program import ClientProgram
 
 Assemble = Callable[[Terms], Assembled]
 """The terms and the client's own data, checked and calibrated. It refuses by what is public alone, never by data."""
@@ -52,7 +52,7 @@ class Client:
     """`fresh`: noise and draws come from the operating system, as in a real federation; else from the common seed."""
 
     name: str
-    custody: Custody
+    custody: ClientStore
     assemble: Assemble
     fresh: bool = True
     key: Path | None = None  # its node's private key, for plans whose sums are masked
@@ -121,7 +121,7 @@ class Client:
             return _figures(ask, clients, place, view, state)
         return self._train(ask, clients, place, view, public, state)
 
-    def _train(self, ask: Ask, clients: Clients, place: int, view: Shared, public: Tree, state: Tree) -> Tree:
+    def _train(self, ask: Ask, clients: ClientProgram, place: int, view: Shared, public: Tree, state: Tree) -> Tree:
         several = tree.each(lambda leaf: leaf.unsqueeze(0), state)
         inputs = clients.inputs_for(several, np.array([place]), ask.turn)
         message, after = clients.alone(view, public, torch.tensor(ask.round), inputs)
@@ -167,7 +167,7 @@ class Client:
         if now and not paid.new and self._once(ask, plan):
             raise Rejected("duplicate", f"turn {ask.turn} is being answered")
 
-    def _program(self, run: str, made: Assembled) -> Clients:
+    def _program(self, run: str, made: Assembled) -> ClientProgram:
         if not self.fresh:
             return made.engine
         return replace(made.engine, seed=self.custody.secret(run), noise=lambda _: Secure(), programs={})
@@ -201,7 +201,7 @@ def asked_for(ask: Ask, plan: Plan) -> Plan:
     return plan.evaluation.plan if ask.evaluation and plan.evaluation is not None else plan
 
 
-def _figures(ask: Ask, clients: Clients, place: int, view: Shared, state: Tree) -> Tree:
+def _figures(ask: Ask, clients: ClientProgram, place: int, view: Shared, state: Tree) -> Tree:
     """The client's accuracies, encoded. Without test rows both count as the middle."""
     plan = asked_for(ask, clients.plan)
     found = alone(clients, view, state, place, ask.turn) or (CENTRE, CENTRE)

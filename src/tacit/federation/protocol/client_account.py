@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Ask
 from tacit.privacy.accounting.accountant import Accountant, most
 from tacit.privacy.ledger import earlier_events
@@ -21,7 +21,7 @@ Answering = tuple[str, int]
 """Run and turn."""
 
 
-class Due(NamedTuple):
+class PendingCharge(NamedTuple):
     """One account: turns that have happened and are not paid for, and this one if it is new."""
 
     account: Account
@@ -38,7 +38,7 @@ def accounts_of(plan: Plan, place: int) -> list[tuple[Account, bool]]:
     return [(account, account.scope in every) for account in accounts if account.scope in every | own]
 
 
-def owed(plan: Plan, place: int, ask: Ask, custody: Custody, now: bool) -> list[Due]:
+def owed(plan: Plan, place: int, ask: Ask, custody: ClientStore, now: bool) -> list[PendingCharge]:
     """A level is charged for every turn, drawn or not; a client for those that it was asked in, says the server."""
     due = _owed(plan, place, ask, custody, ask.run, now and not ask.evaluation)
     if plan.evaluation is not None:
@@ -47,7 +47,7 @@ def owed(plan: Plan, place: int, ask: Ask, custody: Custody, now: bool) -> list[
     return due
 
 
-def _owed(plan: Plan, place: int, ask: Ask, custody: Custody, book: str, now: bool) -> list[Due]:
+def _owed(plan: Plan, place: int, ask: Ask, custody: ClientStore, book: str, now: bool) -> list[PendingCharge]:
     due, training = [], book == ask.run
     for account, always in accounts_of(plan, place):
         told = set(range(ask.turn + 1)) if always else {turn for turn in ask.charged if turn <= ask.turn}
@@ -55,7 +55,7 @@ def _owed(plan: Plan, place: int, ask: Ask, custody: Custody, book: str, now: bo
         new = {ask.turn} if now else set()
         missing = (turns | new) - custody.paid(book, account.scope)
         past = tuple(sorted(missing - new))
-        due.append(Due(account, book, past, ask.turn if missing & new else None))
+        due.append(PendingCharge(account, book, past, ask.turn if missing & new else None))
     return due
 
 
@@ -66,7 +66,9 @@ class Paid(NamedTuple):
     new: bool = False
 
 
-def pay(ledger: Ledger, custody: Custody, accountant: Accountant, due: Sequence[Due], answer: Answering | None) -> Paid:
+def pay(
+    ledger: Ledger, custody: ClientStore, accountant: Accountant, due: Sequence[PendingCharge], answer: Answering | None
+) -> Paid:
     """Charges the past in any case, and this turn if every budget allows it: with it, in one transaction, that the
     turn is answered. Durable when it returns; of two processes at once one is told that the answer is new."""
     for account, *_ in due:
@@ -86,7 +88,7 @@ def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
 
 
 def _charge(
-    ledger: Ledger, custody: Custody, owing: Sequence[tuple[Due, int]], answer: Answering | None = None
+    ledger: Ledger, custody: ClientStore, owing: Sequence[tuple[PendingCharge, int]], answer: Answering | None = None
 ) -> bool:
     """In the ledger first. A crash in between repeats the same charges, which count once."""
     if not owing and answer is None:

@@ -44,7 +44,7 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 KEPT = 2
 
 
-class Custody:
+class ClientStore:
     """See the module. One process at a time: the database is locked while one writes."""
 
     def __init__(self, folder: Path) -> None:

@@ -13,7 +13,7 @@ from tacit.federation.protocol.messages import Arrived, Ask, Rejected
 from tacit.federation.protocol.terms import Terms
 from tacit.federation.protocol.validate import admitted, blank, gathered, summed
 from tacit.privacy.mechanisms.release import Message, Totals
-from tacit.simulation.cohort_program import Vectorised
+from tacit.simulation.cohort_program import CohortProgram
 
 
 class Transport(Protocol):
@@ -22,7 +22,7 @@ class Transport(Protocol):
     def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, Arrived]]: ...
 
 
-class Heard(NamedTuple):
+class CollectedReplies(NamedTuple):
     """What came of asking: sums by level, for methods that need them single messages, and why others are not in it."""
 
     totals: Totals
@@ -33,22 +33,22 @@ class Heard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Hearing:
+class ReplyCollector:
     """`engine` has the plan of what is asked for, `upload` its shapes; `send` asks clients by their names."""
 
-    engine: Vectorised
+    engine: CohortProgram
     upload: Tree
     terms: Terms
     send: Callable[[Mapping[str, Ask]], Iterator[tuple[str, Arrived]]]
 
-    def messages(self, ask: Ask, cohort: np.ndarray, public: Tree) -> Heard:
+    def messages(self, ask: Ask, cohort: np.ndarray, public: Tree) -> CollectedReplies:
         found, refused, rejected = self._collect(ask, cohort, public)
         totals = summed(self.engine.nothing(self.upload), found, self.engine.plan.setting.choices.level)
         plan, clients = self.engine.plan, len(self.terms.roster)
         rows = gathered(plan, public, self.upload, found, clients) if self.engine.method.gather else None
-        return Heard(totals, rows, len(found), refused, rejected)
+        return CollectedReplies(totals, rows, len(found), refused, rejected)
 
-    def sum(self, ask: Ask, cohort: np.ndarray) -> Heard:
+    def sum(self, ask: Ask, cohort: np.ndarray) -> CollectedReplies:
         """The same through secure aggregation: the sum of the survivors, and no message of anybody."""
         from tacit.federation.protocol import masked
 
@@ -61,7 +61,7 @@ class Hearing:
 
         found = masked.collect(self.terms, ask, cohort, self.engine.plan, send)
         totals = masked.totals(self.engine.nothing(self.upload), found)
-        return Heard(totals, None, len(found.survivors), found.refused, found.rejected)
+        return CollectedReplies(totals, None, len(found.survivors), found.refused, found.rejected)
 
     def _collect(self, ask: Ask, cohort: np.ndarray, public: Tree) -> tuple[dict[int, Message], Counter, Counter]:
         """What was admitted by clients' places, and why the rest was not. One answer a client counts, the first."""

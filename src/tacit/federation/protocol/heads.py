@@ -14,7 +14,7 @@ from typing import Final
 
 from tacit.errors import StorageError, TacitError
 from tacit.federation.protocol import messages
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected
 from tacit.privacy.ledger.chain import Head, read_head
 from tacit.privacy.ledger.chained import Kept
@@ -101,7 +101,7 @@ class Exchange:
         return self.ledger.seal(f"{self.run} {turn} {head}")
 
 
-def compare(custody: Custody, ask: Ask) -> None:
+def compare(custody: ClientStore, ask: Ask) -> None:
     """A member's side: refuses if a ledger, its own or the server's, is not the one it was; keeps the server's head."""
     try:
         with custody.ledger() as ledger:
@@ -116,7 +116,7 @@ def compare(custody: Custody, ask: Ask) -> None:
         raise Rejected("ledger", str(error)) from error
 
 
-def _own(custody: Custody, ledger: Ledger, ask: Ask) -> None:
+def _own(custody: ClientStore, ledger: Ledger, ask: Ask) -> None:
     told = {"this client's other files": custody.head(), "the server": read_head(ask.seen) if ask.seen else None}
     for who, head in told.items():
         if head is not None and not ledger.holds(head):
@@ -138,7 +138,7 @@ def _server(ledger: Ledger, ask: Ask) -> None:
         ledger.keep([Kept(SERVER, ask.run, ask.turn, heads[-1], ask.seen, ask.proof)])
 
 
-def standing(custody: Custody, reply: Answer) -> Answer:
+def standing(custody: ClientStore, reply: Answer) -> Answer:
     """The reply with the member's head, and with what it has kept of the server: no data, and on refusals, too."""
     try:
         if not custody.has_ledger():

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.dataset import Federation, offsets_of
+from tacit.data.dataset import FederatedDataset, offsets_of
 from tacit.errors import TacitError
 from tacit.federation.protocol.terms import Terms
 from tacit.rounds.assemble import Assembled
@@ -30,11 +30,11 @@ class Rows(NamedTuple):
     test_y: Tensor
 
 
-def seen_by_server(terms: Terms, dtype: torch.dtype) -> Federation:
+def seen_by_server(terms: Terms, dtype: torch.dtype) -> FederatedDataset:
     return _federation(terms, [1] * len(terms.roster), _zeros(terms, 0, dtype))
 
 
-def seen_by_anybody(place: int, terms: Terms, dtype: torch.dtype) -> Federation:
+def seen_by_anybody(place: int, terms: Terms, dtype: torch.dtype) -> FederatedDataset:
     """With zeros in the client's own place, too."""
     return _with(place, terms, _zeros(terms, STAND_INS, dtype))
 
@@ -64,13 +64,13 @@ def _zeros(terms: Terms, several: int, dtype: torch.dtype) -> Rows:
     return Rows(x, y, x[:0], y[:0])
 
 
-def _with(place: int, terms: Terms, rows: Rows) -> Federation:
+def _with(place: int, terms: Terms, rows: Rows) -> FederatedDataset:
     sizes = [1] * len(terms.roster)
     sizes[place] = len(rows.x)
     return _federation(terms, sizes, rows, place)
 
 
-def _federation(terms: Terms, sizes: list[int], own: Rows, place: int | None = None) -> Federation:
+def _federation(terms: Terms, sizes: list[int], own: Rows, place: int | None = None) -> FederatedDataset:
     clients = len(sizes)
     before, after = (clients, 0) if place is None else (place, clients - place - 1)
     x, y = (
@@ -80,7 +80,7 @@ def _federation(terms: Terms, sizes: list[int], own: Rows, place: int | None = N
     tests = np.zeros(clients, np.int64)
     if place is not None:
         tests[place] = len(own.test_x)
-    return Federation(
+    return FederatedDataset(
         name="federation",
         x=x,
         y=y,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.core.contract import Tree
 from tacit.federation.protocol import messages
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected
 from tacit.federation.protocol.terms import Terms
 from tacit.privacy.mechanisms.distributed import BODY, Distributed
@@ -41,7 +41,7 @@ class Member:
     place: int
     key: Path
     terms: Terms
-    custody: Custody
+    custody: ClientStore
 
     @property
     def identity(self) -> Identity:

@@ -27,22 +27,22 @@ from tacit.core.files import write_atomically
 from tacit.errors import TacitError
 from tacit.federation.protocol import messages
 from tacit.federation.protocol.client import trusts_server
-from tacit.federation.protocol.collect import Heard, Hearing, Transport
+from tacit.federation.protocol.collect import CollectedReplies, ReplyCollector, Transport
 from tacit.federation.protocol.heads import Exchange
 from tacit.federation.protocol.journal import Journal
 from tacit.federation.protocol.messages import Arrived, Ask, Kind, Rejected
 from tacit.federation.protocol.terms import Terms
 from tacit.privacy import evaluation as evaluations
-from tacit.privacy.ledger.budget import Purse
+from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.chain import read_head
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms.distributed import Distributed
 from tacit.privacy.mechanisms.noise import Noise, Secure, Seeded
-from tacit.privacy.mechanisms.requests import Unsent
+from tacit.privacy.mechanisms.requests import NoUpload
 from tacit.rounds import checkpoint
 from tacit.rounds.assemble import Assembled
 from tacit.rounds.loop import Progress, learned
-from tacit.simulation.cohort_program import Vectorised
+from tacit.simulation.cohort_program import CohortProgram
 
 STANDING: Final = 20.0  # seconds to wait for members to say where they stand
 
@@ -57,7 +57,7 @@ class Figures(NamedTuple):
     personal: float | None = None
 
 
-class Told(NamedTuple):
+class RoundReport(NamedTuple):
     """What is known after a round: nothing that a client did not send through its release."""
 
     round: int
@@ -73,7 +73,7 @@ class Told(NamedTuple):
 
 
 @dataclass
-class Conductor:
+class FederationServer:
     """Runs a federation over a transport. With a `folder` it can be killed at any moment and goes on from there."""
 
     made: Assembled
@@ -84,7 +84,7 @@ class Conductor:
     fresh: bool = True
     deadline: float = 60.0
     sums_in_the_open: bool = False  # the server sees what only the sum should show: to try things out
-    watchers: Sequence[Callable[[Told], None]] = ()
+    watchers: Sequence[Callable[[RoundReport], None]] = ()
     totals: Counter = field(default_factory=Counter)  # of rejections, over the whole run
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Conductor:
                 "evaluations in a deployment have fresh noise: leave them out to compare with a simulation"
             )
         self.hidden = hidden
-        self.plan = engine.plan if shapes.upload else Unsent(engine.plan.request).of(engine.plan)
+        self.plan = engine.plan if shapes.upload else NoUpload(engine.plan.request).of(engine.plan)
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
         self.journal = Journal(self.folder and self.folder / "turn.json")
         self._seed = self._draws()
@@ -115,7 +115,7 @@ class Conductor:
         self._asked_all = self.journal.turn < 0  # nothing has happened yet that anybody could know of
         self._recognise(self.journal.head)
         self._resume()
-        self.purse = Purse(self.plan, self.ledger, self._next_turn())
+        self.purse = BudgetTracker(self.plan, self.ledger, self._next_turn())
 
     def go(self, stop: Callable[[], bool] = lambda: False) -> str | None:
         """Rounds until the last one, a spent budget, or `stop`; then all are told the end. Says why it ended early."""
@@ -127,7 +127,7 @@ class Conductor:
         self.close()
         return reason
 
-    def step(self) -> Told:
+    def step(self) -> RoundReport:
         began, round = time.perf_counter(), self.progress.round
         self._ask_all_where_they_stand()
         turn = self._next_turn()
@@ -139,7 +139,7 @@ class Conductor:
         self.journal.write(turn, round, True, self.ledger.head())
         self.progress = self._release(heard, turn)
         self.save()
-        told = Told(
+        told = RoundReport(
             self.progress.round, self.plan.setting.rounds, turn, len(cohort), heard.several,
             len(cohort) - heard.several, heard.refused, heard.rejected, time.perf_counter() - began, self.evaluate(),
         )  # fmt: skip
@@ -153,7 +153,7 @@ class Conductor:
         if evaluation is None or not evaluation.due(round, self.plan.setting.rounds):
             return None
         turn = max(self.journal.turn, self.ledger.rounds()) + 1
-        plan, purse = evaluation.plan, Purse(evaluation.plan, self.ledger, turn)
+        plan, purse = evaluation.plan, BudgetTracker(evaluation.plan, self.ledger, turn)
         if purse.exhausted() is not None:
             return None
         cohort = np.flatnonzero(purse.eligible())
@@ -161,7 +161,7 @@ class Conductor:
         purse.charge(turn, plan.accounts(cohort))
         engine, public = self.made.engine.under(plan), plan.release.start()
         heard = self._heard(engine, evaluations.blank(), cohort, turn, public)
-        self.purse = Purse(self.plan, self.ledger, turn + 1)  # the same accounts pay for training
+        self.purse = BudgetTracker(self.plan, self.ledger, turn + 1)  # the same accounts pay for training
         mean, _ = plan.release.decode(public, heard.totals, Secure())
         means = {} if mean is None else evaluations.means(mean.model)
         return Figures(len(cohort), heard.several, evaluation.std, **means)
@@ -267,16 +267,18 @@ class Conductor:
             yield name, blob
         self._heads.keep()
 
-    def _heard(self, engine: Vectorised, upload: Tree, cohort: np.ndarray, turn: int, public: Tree) -> Heard:
+    def _heard(
+        self, engine: CohortProgram, upload: Tree, cohort: np.ndarray, turn: int, public: Tree
+    ) -> CollectedReplies:
         """Of uploads, or of figures; `public`: what a message's bound is taken from."""
         masked = self.hidden and bool(upload)
-        hearing = Hearing(engine, upload, self.terms, self._send)
+        hearing = ReplyCollector(engine, upload, self.terms, self._send)
         ask = self._ask("mask" if masked else "train", self.progress.round, turn)
         heard = hearing.sum(ask, cohort) if masked else hearing.messages(ask, cohort, public)
         self.totals += heard.rejected
         return heard
 
-    def _release(self, heard: Heard, turn: int) -> Progress:
+    def _release(self, heard: CollectedReplies, turn: int) -> Progress:
         engine = self.made.engine
         noise: Noise = Secure() if self.fresh else Seeded.of(engine.seed, engine.noise_of("server"), turn)
         return learned(engine.method, self.plan, self.progress, heard.totals, heard.rows, noise)

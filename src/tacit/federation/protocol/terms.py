@@ -22,7 +22,7 @@ def checked_rows(rows: object, public: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Seat:
+class Participant:
     """One registered client: its name, the level it chose, and its number of rows where the plan makes that public.
 
     `key`: its node's public key, by which others know its messages where sums are masked.
@@ -42,7 +42,7 @@ class Terms:
     experiment: str
     inputs: tuple[int, ...]  # shape of a row
     classes: int
-    roster: tuple[Seat, ...]
+    roster: tuple[Participant, ...]
 
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -71,7 +71,7 @@ def read_terms(text: str) -> Terms:
     try:
         content: dict[str, Any] = json.loads(text)
         roster = tuple(
-            Seat(str(s["name"]), str(s["level"]), checked_rows(s["rows"], s["rows"] != 0), str(s["key"]))
+            Participant(str(s["name"]), str(s["level"]), checked_rows(s["rows"], s["rows"] != 0), str(s["key"]))
             for s in content.pop("roster")
         )
         terms = Terms(

@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.federation.protocol.client import Client, Refusal
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.local_view import Rows
 from tacit.federation.protocol.terms import Terms
 from tacit.federation.service.experiment import client_side, evaluates, experiment_of, plan_name, public_side
@@ -112,7 +112,7 @@ def _own_shares(plan: Plan) -> tuple[tuple[float, float], float]:
 
 
 @dataclass(frozen=True)
-class Home:
+class ClientFolder:
     folder: Path
 
     @property
@@ -165,7 +165,7 @@ class Home:
                 self._meet(terms, agreement)
             return client_side(public, terms, agreement.name, self.rows())
 
-        return Client(agreement.name, Custody(self.folder), made, agreement.fresh, key, open_sums, self._note)
+        return Client(agreement.name, ClientStore(self.folder), made, agreement.fresh, key, open_sums, self._note)
 
     def _meet(self, terms: Terms, agreement: Agreement) -> None:
         """The other members are those that are known here, and this client's own key is its own."""

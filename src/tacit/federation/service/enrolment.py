@@ -30,7 +30,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Register:
+class Enrolment:
     """Kept by one process at a time, the one that enrols; others read it."""
 
     folder: Path

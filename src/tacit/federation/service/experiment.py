@@ -9,17 +9,17 @@ from functools import cache
 
 from tacit import models
 from tacit.core.contract import Method
-from tacit.data.dataset import Federation
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy, build_training, method_of, model_options
 from tacit.experiments.config import Config, full, parse
 from tacit.experiments.toml import dumps
 from tacit.federation.protocol.local_view import Rows, seen_by_anybody, seen_by_server, with_own_rows
-from tacit.federation.protocol.terms import Seat, Terms, checked_rows
+from tacit.federation.protocol.terms import Participant, Terms, checked_rows
 from tacit.federation.service.permitted import check_keys, for_members
 from tacit.privacy.mechanisms.requests import Distributed, Record
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
-from tacit.sampling.limited_participation import Rota
+from tacit.sampling.limited_participation import LimitedParticipation
 
 
 @cache
@@ -59,7 +59,7 @@ def evaluates(config: Config) -> bool:
 
 def plan_name(config: Config) -> str:
     """The plan, by what a level's epsilon limits under it and which account that is."""
-    plan, rota = build_privacy(config).plan, isinstance(build_training(config).sampler, Rota)
+    plan, rota = build_privacy(config).plan, isinstance(build_training(config).sampler, LimitedParticipation)
     limits_readers = isinstance(plan, Distributed) and plan.budget == "released"
     return type(plan).__name__.lower() + "-released" * limits_readers + "-rota" * rota
 
@@ -81,12 +81,12 @@ def client_side(made: Assembled, terms: Terms, name: str, rows: Rows) -> Assembl
     return with_own_rows(made, terms.place(name), terms, rows, public)
 
 
-def seat(config: Config, name: str, level: str, rows: int, key: str = "") -> Seat:
+def seat(config: Config, name: str, level: str, rows: int, key: str = "") -> Participant:
     public = rows_are_public(config)
-    return Seat(name, level, checked_rows(rows, True) if public else 0, key)
+    return Participant(name, level, checked_rows(rows, True) if public else 0, key)
 
 
-def _assembled(config: Config, terms: Terms, federation: Federation) -> Assembled:
+def _assembled(config: Config, terms: Terms, federation: FederatedDataset) -> Assembled:
     method, privacy, training = parts(config)
     for seat in terms.roster:
         checked_rows(seat.rows, rows_are_public(config))

@@ -26,8 +26,8 @@ from starlette.routing import Route
 from tacit.errors import TacitError
 from tacit.federation.flower.processes import Link
 from tacit.federation.protocol.terms import checked_rows
-from tacit.federation.service.enrolment import Member, Register
-from tacit.federation.service.oversize_log import TurnedAway, in_headers, signer
+from tacit.federation.service.enrolment import Enrolment, Member
+from tacit.federation.service.oversize_log import OversizeLog, in_headers, signer
 from tacit.federation.service.tls import signed_by
 
 FLEET: Final = "/v1/fleet/"
@@ -52,10 +52,10 @@ class Meter:
         return self._sent[who] <= self.most
 
 
-class Members:
+class LevelHistory:
     """The keys of those who joined and have not left, read anew when the list has changed."""
 
-    def __init__(self, register: Register) -> None:
+    def __init__(self, register: Enrolment) -> None:
         self._register, self._keys, self._read_at = register, frozenset[str](), -1
 
     def have(self, key: str) -> bool:
@@ -99,14 +99,14 @@ async def _body(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-class Door:
+class Gateway:
     """`most`: bytes of one request; a node may send eight of that size in a minute."""
 
     def __init__(self, link: Link, most: int) -> None:
         self.link, self.most, self.meter = link, most, Meter(8 * most)
-        self.register, self.log = Register(link.folder), Log(link.folder / "logs" / "door.log")
-        self.turned_away = TurnedAway(link.turned_away)
-        self.members = Members(self.register)
+        self.register, self.log = Enrolment(link.folder), Log(link.folder / "logs" / "door.log")
+        self.turned_away = OversizeLog(link.turned_away)
+        self.members = LevelHistory(self.register)
         trust = ssl.create_default_context(cafile=str(link.folder / "ca.crt"))
         self.upstream = httpx.AsyncClient(
             base_url=f"https://{link.address}", verify=trust, timeout=120, trust_env=False
@@ -196,7 +196,7 @@ def leaving(name: str, when: float) -> bytes:
 Handle = Callable[[Request], Awaitable[Response]]
 
 
-def guard(handle: Handle, log: Log, turned_away: TurnedAway) -> Handle:
+def guard(handle: Handle, log: Log, turned_away: OversizeLog) -> Handle:
     """What goes wrong is one line to the other side, which says nothing of this one, and one in the log.
 
     Of what is too large the server application is told, if it is a member's.
@@ -237,7 +237,7 @@ def main() -> None:
     folder, link_port, host, port, most = sys.argv[1:6]
     link = Link(Path(folder), int(link_port))
     uvicorn.run(
-        Door(link, int(most)).app(),
+        Gateway(link, int(most)).app(),
         host=host,
         port=int(port),
         ssl_certfile=str(link.folder / "server.pem"),

@@ -19,9 +19,9 @@ from tacit.data.dataset import hold_out
 from tacit.data.tables import read_csv
 from tacit.errors import TacitError
 from tacit.federation.flower.processes import Node
-from tacit.federation.protocol.client_store import Custody
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.local_view import Rows
-from tacit.federation.service.client_dir import Agreement, Home
+from tacit.federation.service.client_dir import Agreement, ClientFolder
 from tacit.federation.service.demands import Demands, about_others
 from tacit.federation.service.enrolment import read_invitation
 from tacit.federation.service.gateway import leaving
@@ -46,7 +46,7 @@ def join(
     demands: Demands = Demands(),
 ) -> Node:
     """Registers with a one-time invitation; a client that has joined before is left as it is."""
-    home = Home(folder)
+    home = ClientFolder(folder)
     if (folder / "server.json").exists():
         return returning(folder)
     token, mark = read_invitation(invitation)
@@ -80,8 +80,8 @@ def returning(folder: Path) -> Node:
 
 def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: False) -> None:
     """Keeps the node running until told to stop. After a crash the server refuses it for a minute: it tries again."""
-    custody, seen, station = Custody(node.home), -1, Station(node)
-    news = News(Home(node.home))
+    custody, seen, station = ClientStore(node.home), -1, Station(node)
+    news = News(ClientFolder(node.home))
     try:
         station.start()
         console.print(
@@ -105,7 +105,7 @@ def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: Fals
 class News:
     """What the owner of a folder is told when it changes: who the other members are, and why it refused."""
 
-    home: Home
+    home: ClientFolder
     known: dict[str, str] = field(default_factory=dict)
     refusal: str | None = None
 
@@ -121,7 +121,7 @@ class News:
 
 def leave(folder: Path) -> None:
     """Takes the client off the server's list. Its folder, with its ledger, stays."""
-    home, node = Home(folder), returning(folder)
+    home, node = ClientFolder(folder), returning(folder)
     name, when = home.agreement.name, time.time()
     signature = sign(folder / "node.key", leaving(name, when))
     _post(node.server, node.ca, "leave", {"name": name, "time": when, "signature": signature})
@@ -214,7 +214,7 @@ def _meaning(level: Level) -> str:
 def _spent(folder: Path) -> str:
     if not (folder / "ledger.sqlite").exists():
         return "nothing"
-    with Custody(folder).ledger() as ledger:
+    with ClientStore(folder).ledger() as ledger:
         return "; ".join(line.words.partition(":")[0] for line in statement(ledger)) or "nothing"
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tacit.federation.flower.processes import LOOPBACK, Link, Node, free_port
 from tacit.federation.protocol.local_view import Rows
-from tacit.federation.service.client_dir import Agreement, Home
-from tacit.federation.service.enrolment import Member, Register
+from tacit.federation.service.client_dir import Agreement, ClientFolder
+from tacit.federation.service.enrolment import Enrolment, Member
 from tacit.federation.service.supervisor import Site, Station
 from tacit.federation.service.tls import make_node_key
 
@@ -31,8 +31,8 @@ class Local:
             self.stop(name, kill=True)
         self.site.__exit__()
 
-    def home(self, name: str) -> Home:
-        return Home(self.folder / "clients" / name)
+    def home(self, name: str) -> ClientFolder:
+        return ClientFolder(self.folder / "clients" / name)
 
     def admit(self, agreement: Agreement, rows: Rows) -> str:
         """A client with its rows, its key and its number; its public key."""
@@ -41,7 +41,7 @@ class Local:
         key = make_node_key(home.folder / "node.key")
         node = self.nodes[agreement.name] = self.site.link.register(key, agreement.name)
         member = Member(agreement.name, agreement.level, len(rows.x), node, key.decode())
-        Register(self.site.link.folder).admit(member)
+        Enrolment(self.site.link.folder).admit(member)
         return key.decode()
 
     def node(self, name: str) -> Node:

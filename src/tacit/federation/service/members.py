@@ -4,23 +4,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tacit.federation.service.client_dir import Home
-from tacit.federation.service.enrolment import Register
-from tacit.federation.service.server_dir import Office
+from tacit.federation.service.client_dir import ClientFolder
+from tacit.federation.service.enrolment import Enrolment
+from tacit.federation.service.server_dir import ServerFolder
 from tacit.federation.service.tls import key_fingerprint, make_node_key
 
 
 def lines(folder: Path) -> Iterator[str]:
     """A line for each member."""
     if (folder / "members.json").exists():
-        for member in Register(folder).members():
+        for member in Enrolment(folder).members():
             yield f"{member.name}: {key_fingerprint(member.key)}{' (left)' if member.left else ''}"
         return
     if (folder / "run" / "terms.json").exists():  # a trial on one machine, where nobody was invited
-        for seat in Office(folder / "run").terms.roster:
+        for seat in ServerFolder(folder / "run").terms.roster:
             yield f"{seat.name}: {key_fingerprint(seat.key)}"
         return
-    home = Home(folder)
+    home = ClientFolder(folder)
     name, roster = home.agreement.name, home.roster
     yield f"{name}: {key_fingerprint(make_node_key(folder / 'node.key').decode())} (you)"
     for other, key in roster.known().items():
@@ -32,7 +32,7 @@ def lines(folder: Path) -> Iterator[str]:
 
 def change(folder: Path, accept: Sequence[str], own_noise: float | None) -> Iterator[str]:
     """Accepts members by their fingerprints, and another floor for one's own share of the noise; says so."""
-    home = Home(folder)
+    home = ClientFolder(folder)
     for fingerprint in accept:
         yield f"accepted: {home.roster.accept(fingerprint)}"
     if own_noise is not None:

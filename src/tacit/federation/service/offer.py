@@ -8,7 +8,7 @@ from typing import Any
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy
 from tacit.experiments.config import Config
-from tacit.federation.protocol.terms import MOST_ROWS, Seat, Terms
+from tacit.federation.protocol.terms import MOST_ROWS, Participant, Terms
 from tacit.federation.service.experiment import evaluates, experiment_of, plan_name, public_side, rows_are_public
 from tacit.privacy.levels import Level
 from tacit.privacy.plan import Plan
@@ -48,7 +48,7 @@ class Offer:
     def planned(self, level: str) -> Plan:
         """The plan that as many members as are offered would have, all of them at one level."""
         names = [f"member {k}" for k in range(self.nodes)]
-        roster = tuple(Seat(name, level, int(self.rows)) for name in names)
+        roster = tuple(Participant(name, level, int(self.rows)) for name in names)
         terms = Terms("offer", self.experiment, self.inputs, self.classes, roster)
         return public_side(terms, names[0]).engine.plan
 

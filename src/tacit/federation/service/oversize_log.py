@@ -20,7 +20,7 @@ _STALE = 300.0  # seconds that a signed time may be away from now, as in Flower
 
 
 @dataclass(frozen=True)
-class TurnedAway:
+class OversizeLog:
     path: Path
 
     def note(self, key: str) -> None:

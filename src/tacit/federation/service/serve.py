@@ -20,10 +20,10 @@ from tacit.federation.protocol.local_view import Rows
 from tacit.federation.protocol.terms import Terms
 from tacit.federation.service import experiment
 from tacit.federation.service.client_dir import Agreement
-from tacit.federation.service.enrolment import Member, Register
+from tacit.federation.service.enrolment import Enrolment, Member
 from tacit.federation.service.local import Local
 from tacit.federation.service.offer import Offer
-from tacit.federation.service.server_dir import Office, Settings
+from tacit.federation.service.server_dir import ServerFolder, Settings
 from tacit.federation.service.supervisor import Site
 from tacit.federation.service.tls import key_fingerprint
 from tacit.privacy.ledger.statement import shown, statement
@@ -38,9 +38,9 @@ def serve(config: Config, folder: Path, host: str, port: int, link_port: int, co
     checked = experiment.experiment_of(experiment.text_of(config))
     link = Link(folder, link_port)
     with Site(link, host, port) as site:
-        office = Office(folder / "run")
+        office = ServerFolder(folder / "run")
         _offer(checked, table, folder)
-        register = Register(folder)
+        register = Enrolment(folder)
         if not (office.folder / "terms.json").exists():
             _gather(register, table.nodes, f"{_address(host)}:{port}", console)
             members = [member for member in register.members() if not member.left]
@@ -67,12 +67,14 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
             said = f"node '{name}' joins at level '{level.name}': {level.guarantee}; its key is {key_fingerprint(key)}"
             console.print(said, soft_wrap=True)
         terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
-        office = Office(folder / "server" / "run")
+        office = ServerFolder(folder / "server" / "run")
         office.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
         return _watched(fed.site, office, console, fed.revive)
 
 
-def _watched(site: Site, office: Office, console: Console, also: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def _watched(
+    site: Site, office: ServerFolder, console: Console, also: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Follows a run to its end, with a live table where there is a terminal and a line for each round elsewhere."""
     told: list[int] = [0]
     with Live(_picture(office), console=console, refresh_per_second=2, transient=True) as live:
@@ -113,7 +115,7 @@ def _accuracy(figures: dict[str, Any] | None) -> str:
     return f"; accuracy {figures['shared']:.2f} shared, {figures['personal']:.2f} personal ({who}{noise})"
 
 
-def _picture(office: Office) -> Table:
+def _picture(office: ServerFolder) -> Table:
     """Rounds, nodes, drop-outs, and what every account has spent."""
     rows = office.told()
     table = Table(title="federation", show_header=False, box=None)
@@ -128,7 +130,7 @@ def _picture(office: Office) -> Table:
     return table
 
 
-def spent(office: Office) -> dict[str, str]:
+def spent(office: ServerFolder) -> dict[str, str]:
     """Epsilon by level; where clients have accounts of their own, the worst of them."""
     with office.ledger() as ledger:
         lines = statement(ledger, epochs_in(office.folder))
@@ -140,7 +142,7 @@ def spent(office: Office) -> dict[str, str]:
     return levels
 
 
-def _gather(register: Register, nodes: int, address: str, console: Console) -> None:
+def _gather(register: Enrolment, nodes: int, address: str, console: Console) -> None:
     missing = nodes - sum(not member.left for member in register.members())
     if missing > 0:
         console.print(f"{missing} members are missing. Give each of them one of these commands; each works once:\n")

@@ -9,7 +9,7 @@ from typing import Any
 from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
 from tacit.federation.protocol.collect import Transport
-from tacit.federation.protocol.server import Conductor, Told
+from tacit.federation.protocol.server import FederationServer, RoundReport
 from tacit.federation.protocol.terms import Terms, read_terms
 from tacit.federation.service.experiment import server_side
 from tacit.privacy.ledger.ledger import Ledger
@@ -23,7 +23,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Office:
+class ServerFolder:
     folder: Path
 
     def open(self, terms: Terms, nodes: dict[str, int], settings: Settings) -> None:
@@ -52,10 +52,10 @@ class Office:
     def ledger(self) -> Ledger:
         return Ledger.open(self.folder / "ledger.sqlite")
 
-    def conductor(self, transport: Transport, ledger: Ledger) -> Conductor:
+    def conductor(self, transport: Transport, ledger: Ledger) -> FederationServer:
         settings = Settings(**self._read("settings"))
         terms = self.terms
-        return Conductor(
+        return FederationServer(
             server_side(terms), terms, ledger, transport, self.folder, watchers=(self.tell,), **asdict(settings)
         )
 
@@ -85,7 +85,7 @@ class Office:
             ended = {"round": conductor.progress.round, "stopped": reason, "rejected": dict(conductor.totals)}
             self._write("outcome", ended | {"ledger": str(ledger.head())})
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: RoundReport) -> None:
         """A line of `progress.jsonl` for each round, for the server's people: sampling is credited against readers of
         the models who know neither who was asked nor how many."""
         figures = None if told.figures is None else told.figures._asdict()

@@ -9,7 +9,7 @@ from pathlib import Path
 from tacit.errors import TacitError
 from tacit.federation.flower.processes import LOOPBACK, Link, Node, environment, free_port
 from tacit.federation.service.owned_processes import Process, end, hold, start
-from tacit.federation.service.server_dir import Office
+from tacit.federation.service.server_dir import ServerFolder
 
 _LOOK = 5.0  # seconds between questions to Flower
 
@@ -52,7 +52,7 @@ class Site:
         return dead
 
     def conduct(
-        self, offices: Sequence[Office], seconds: float | None = None, watch: Callable[[], None] = lambda: None
+        self, offices: Sequence[ServerFolder], seconds: float | None = None, watch: Callable[[], None] = lambda: None
     ) -> None:
         """Runs them one after the other until all have ended. If Flower's run dies, another one goes on."""
         began = time.monotonic()

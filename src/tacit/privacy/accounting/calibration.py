@@ -7,7 +7,7 @@ from typing import Any
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Relation, calibrate
 from tacit.privacy.levels import Level
-from tacit.privacy.plan import Account, Plan, Setting
+from tacit.privacy.plan import Account, CalibrationContext, Plan
 
 
 def gaussian_event(z: float) -> Any:
@@ -28,7 +28,12 @@ def account_for(scope: str, unit: str, relation: Relation, event: Any, count: in
 
 
 def noise_for(
-    level: Level, setting: Setting, event_of: Callable[[float], Any], times: int, relation: Relation, units: int
+    level: Level,
+    setting: CalibrationContext,
+    event_of: Callable[[float], Any],
+    times: int,
+    relation: Relation,
+    units: int,
 ) -> float:
     """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run.
 
@@ -49,7 +54,7 @@ def noise_for(
     return calibrate(event_of, level.epsilon, level.delta, relation, setting.accountant, max(times, 1), beside)
 
 
-def central_noise(level: Level, setting: Setting) -> float:
+def central_noise(level: Level, setting: CalibrationContext) -> float:
     """z of a sum with a trusted server: for all rounds, or for as many as the sampler asks a client in."""
     population = len(setting.ids)
 
@@ -79,7 +84,7 @@ def by_participation(plan: Plan) -> Plan:
     return replace(plan, name=f"{plan.name}-rota", levels=(), client=client, notes=(*plan.notes, said))
 
 
-def participations_of(given: int | None, setting: Setting) -> int:
+def participations_of(given: int | None, setting: CalibrationContext) -> int:
     if given is not None:
         if given < 1:
             raise TacitError(f"participations must be at least 1, not {given}")
@@ -91,7 +96,7 @@ def participations_of(given: int | None, setting: Setting) -> int:
     return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate * (1 - setting.drop))))
 
 
-def only_level(setting: Setting) -> Level:
+def only_level(setting: CalibrationContext) -> Level:
     """The level that everybody is at, where noise comes in shares: a smaller share would protect others less."""
     menu, counts = setting.choices.menu.levels, setting.choices.counts
     used = [level for level, n in zip(menu, counts, strict=True) if n]

@@ -16,13 +16,13 @@ from tacit.privacy.accounting.accountant import most
 from tacit.privacy.ledger.earlier_events import refuse_to_go_on
 from tacit.privacy.ledger.ledger import Budget, Charge, Ledger
 from tacit.privacy.level_periods import Stays, accounts
-from tacit.privacy.membership import Change, Members, Rows
+from tacit.privacy.membership import Change, LevelHistory, Rows
 from tacit.privacy.plan import Account, Plan
 
 _EVER = 2**31
 
 
-class Purse:
+class BudgetTracker:
     """The accounts of a plan, as the ledger tells them up to (not including) round `start`.
 
     Rounds from `start` on are not counted even if the ledger has them: a resumed run repeats them with the same
@@ -35,7 +35,7 @@ class Purse:
         self._epochs: int | None = getattr(plan.setting.batches, "epochs", None)
         if plan.record is not None:
             refuse_to_go_on(ledger, self._epochs)
-        self._members = Members(plan.setting.choices, plan.setting.ids, ledger.stays())
+        self._members = LevelHistory(plan.setting.choices, plan.setting.ids, ledger.stays())
         self._settled = self._members, start
         self._movers = np.zeros(len(plan.setting.ids), bool)
         self._left = self._at_first(start)

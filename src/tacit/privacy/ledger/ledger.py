@@ -22,7 +22,7 @@ from tacit.privacy.accounting.events import from_json, to_json
 from tacit.privacy.ledger.chained import Chained
 from tacit.privacy.ledger.sqlite import connect, connect_to_read
 from tacit.privacy.ledger.statement import Budget, Line, statement
-from tacit.privacy.level_periods import Stay, Stays, told
+from tacit.privacy.level_periods import LevelPeriod, Stays, told
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -152,7 +152,7 @@ class Ledger(Chained):
         if known != mark:
             raise TacitError(f"{self._path} is the ledger of another run ({known}): give each run a ledger of its own")
 
-    def move(self, stays: Mapping[str, Sequence[Stay]]) -> None:
+    def move(self, stays: Mapping[str, Sequence[LevelPeriod]]) -> None:
         """Adds where clients are from which round on, in one transaction. Durable when it returns.
 
         What is said later of the same client and round holds.
@@ -175,7 +175,9 @@ class Ledger(Chained):
         if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'stays'"):
             return {}
         rows = self._query("SELECT client, round, level, asked, epsilon, delta FROM stays ORDER BY serial")
-        return told((client, Stay(round, level, bool(asked), *rest)) for client, round, level, asked, *rest in rows)
+        return told(
+            (client, LevelPeriod(round, level, bool(asked), *rest)) for client, round, level, asked, *rest in rows
+        )
 
     def spent(self, scope: str, since: int = 0, until: int | None = None) -> "Counter[DpEvent]":
         """The events charged to the scope, and how often: all of them, or those of rounds since <= round < until."""

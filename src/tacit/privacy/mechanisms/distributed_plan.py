@@ -25,7 +25,7 @@ from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.clipping import Clip, Fixed
 from tacit.privacy.mechanisms.distributed import Distributed as Release
 from tacit.privacy.mechanisms.distributed_solver import Coding, solve
-from tacit.privacy.plan import Account, Plan, Setting
+from tacit.privacy.plan import Account, CalibrationContext, Plan
 
 _SHORT: Final = {"server": 1e-2, "released": 1e-5}
 """The chance of a round with too few clients, and of one with more than the noise is topped up to.
@@ -51,7 +51,7 @@ class Crowd(NamedTuple):
     away: float = 1.0
 
 
-def crowd(setting: Setting, short: float, times: int | None = None) -> Crowd:
+def crowd(setting: CalibrationContext, short: float, times: int | None = None) -> Crowd:
     """From what the sampler states to the accountant. Who drops out is public, so that then no sampling is credited.
 
     `times`: how many participations a client's own budget is sized for. Where many will want more, any number of them
@@ -67,7 +67,7 @@ def crowd(setting: Setting, short: float, times: int | None = None) -> Crowd:
     return who._replace(rate=None, edge=0.0) if setting.drop else who
 
 
-def _away(setting: Setting, times: int | None) -> float:
+def _away(setting: CalibrationContext, times: int | None) -> float:
     from scipy.stats import binom
 
     spent = 0.0 if times is None else float(binom.sf(times, setting.rounds, setting.rate))
@@ -109,7 +109,7 @@ class Distributed:
         if not 0.5 <= self.threshold <= 1:
             raise TacitError(f"threshold is {self.threshold}: give a share of the cohort from 0.5 (a majority) to 1")
 
-    def plan(self, setting: Setting) -> Plan:
+    def plan(self, setting: CalibrationContext) -> Plan:
         if self.budget == "released" and setting.most is not None:
             raise TacitError(
                 "with a rota no sampling hides who took part, so both figures are one: use budget 'server'"
@@ -136,12 +136,12 @@ class Distributed:
             return self._against_server(plan, server, released, level, times)
         return self._against_readers(plan, server, released, level, times)
 
-    def _coding(self, z: float, setting: Setting, who: Crowd) -> Coding:
+    def _coding(self, z: float, setting: CalibrationContext, who: Crowd) -> Coding:
         excess = who.most / who.least if self.budget == "server" else 1.0
         size = sum(leaf.numel() for leaf in setting.upload.values())
         return solve((z * self.clip.bound) ** 2 * excess, size, self.clip.bound, self.bits, who.least, who.most)
 
-    def _noise(self, level: Level, setting: Setting, who: Crowd, times: int) -> float:
+    def _noise(self, level: Level, setting: CalibrationContext, who: Crowd, times: int) -> float:
         def event_of(z: float) -> Any:
             coding = self._coding(z, setting, who)
             return _server_event(coding) if self.budget == "server" else _released_event(coding, who)
@@ -195,7 +195,7 @@ class Distributed:
         said = f"against the server, which knows who took part: {_said(figure, level)} after {times} participations"
         return replace(plan, levels=(own,), beside=beside, notes=(*plan.notes, said))
 
-    def _error(self, coding: Coding, level: Level, setting: Setting, times: int) -> str:
+    def _error(self, coding: Coding, level: Level, setting: CalibrationContext, times: int) -> str:
         """What shares, rounding and this accounting cost beside a trusted server's Gaussian noise."""
         gaussian = _central(level, setting, times if self.budget == "server" else None)
         ratio = coding.std / (gaussian * coding.bound)
@@ -224,7 +224,7 @@ def epsilon_alone(plan: Plan) -> float:
     return answer(history, only_level(plan.setting).delta or 0.0, ZERO_OUT, "rdp").epsilon
 
 
-def _central(level: Level, setting: Setting, times: int | None) -> float:
+def _central(level: Level, setting: CalibrationContext, times: int | None) -> float:
     """z of Gaussian noise for the same epsilon: of `times` participations, or of all rounds with sampling."""
     if level.noise is not None or level.epsilon is None or level.delta is None:
         return level.noise or 1.0

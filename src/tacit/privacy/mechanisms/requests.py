@@ -26,16 +26,16 @@ from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile
 from tacit.privacy.mechanisms.distributed_plan import Distributed
 from tacit.privacy.mechanisms.level_weights import Merge, Optimal, Weighted
-from tacit.privacy.plan import Account, Plan, RecordNoise, Request, Setting
+from tacit.privacy.plan import Account, CalibrationContext, Plan, RecordNoise, Request
 
-__all__ = ["Central", "Distributed", "Grouped", "Local", "Open", "Record", "Unsent"]
+__all__ = ["Central", "Distributed", "Grouped", "Local", "NoUpload", "Open", "Record"]
 
 
 @dataclass(frozen=True)
 class Open:
     """No privacy: for comparison, and for methods that upload nothing."""
 
-    def plan(self, setting: Setting) -> Plan:
+    def plan(self, setting: CalibrationContext) -> Plan:
         return Plan("open", self, setting, releases.Open())
 
 
@@ -61,7 +61,7 @@ class Grouped:
         if self.horizon is not None:
             Optimal((1.0,), self.horizon)
 
-    def plan(self, setting: Setting) -> Plan:
+    def plan(self, setting: CalibrationContext) -> Plan:
         menu = setting.choices.menu.levels
         merge, notes = self._merge(setting)
         accounts, multipliers = [], []
@@ -93,7 +93,7 @@ class Grouped:
         )
         return by_participation(plan)
 
-    def _merge(self, setting: Setting) -> tuple[Merge, tuple[str, ...]]:
+    def _merge(self, setting: CalibrationContext) -> tuple[Merge, tuple[str, ...]]:
         menu, counts = setting.choices.menu.levels, setting.counts
         if self.ratio == 0 and setting.asked is None and setting.choices.private.all():
             raise TacitError("ratio 0 asks nobody, because no client opted out: choose a ratio above 0")
@@ -111,7 +111,7 @@ class Central:
     clip: Clip = field(default_factory=Quantile)
     project: bool = False
 
-    def plan(self, setting: Setting) -> Plan:
+    def plan(self, setting: CalibrationContext) -> Plan:
         used = [level.name for level, n in zip(setting.choices.menu.levels, setting.choices.counts, strict=True) if n]
         if len(used) != 1 or not setting.choices.private.all():
             raise TacitError(f"the central plan has one private level, but clients chose {used}: use plan 'grouped'")
@@ -131,7 +131,7 @@ class Local:
     participations: int | None = None
     project: bool = False
 
-    def plan(self, setting: Setting) -> Plan:
+    def plan(self, setting: CalibrationContext) -> Plan:
         menu, times = setting.choices.menu.levels, participations_of(self.participations, setting)
         z = [noise_for(level, setting, gaussian_event, times, "replace", len(setting.ids)) for level in menu]
         accounts = [
@@ -173,7 +173,7 @@ class Record:
     def __post_init__(self) -> None:
         Fixed(self.bound)
 
-    def plan(self, setting: Setting) -> Plan:
+    def plan(self, setting: CalibrationContext) -> Plan:
         times = participations_of(self.participations, setting)
         accounts = [self._account(k, setting, times) for k in range(len(setting.ids))]
         z = np.array([0.0 if account is None else multiplier_of(account.event) for account in accounts])
@@ -192,7 +192,7 @@ class Record:
             ),
         )
 
-    def _account(self, k: int, setting: Setting, times: int) -> Account | None:
+    def _account(self, k: int, setting: CalibrationContext, times: int) -> Account | None:
         n, level = int(setting.sizes[k]), setting.choices.of(k)
         event_of, count = round_event(setting.batches, n, setting.queries(setting.batches.steps(n)))
         if not level.private or count == 0:
@@ -202,12 +202,12 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Unsent:
+class NoUpload:
     """Another request, for a method that uploads nothing: nothing leaves, so nothing is owed."""
 
     request: Request
 
-    def plan(self, setting: Setting) -> Plan:
+    def plan(self, setting: CalibrationContext) -> Plan:
         return self.of(self.request.plan(setting))
 
     def of(self, plan: Plan) -> Plan:

@@ -38,7 +38,7 @@ from tacit.privacy.accounting.calibration import account_for, gaussian_event, no
 from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms.clipping import Fixed, clip
-from tacit.privacy.plan import Account, Plan, Setting
+from tacit.privacy.plan import Account, CalibrationContext, Plan
 
 Seen = Literal["messages", "sum"]
 EXTRA = "extra/"
@@ -176,12 +176,12 @@ class Stepwise:
     def bounds(self) -> tuple[float, ...]:
         return (self.bound,) if self.extra_bound is None else (self.bound, self.extra_bound)
 
-    def plan(self, setting: Setting) -> Plan:
+    def plan(self, setting: CalibrationContext) -> Plan:
         tau = _public_steps(setting)
         times = participations_of(self.participations, setting)
         return self._sum(setting, tau, times) if self.seen == "sum" else self._messages(setting, tau, times)
 
-    def _messages(self, setting: Setting, tau: int, times: int) -> Plan:
+    def _messages(self, setting: CalibrationContext, tau: int, times: int) -> Plan:
         z = self._calibrated(setting, times * tau, "replace")
         # parts with a bound each are as many Gaussian mechanisms: sqrt(parts) more noise for the same z
         ratios = tuple(2 * zj * math.sqrt(len(self.bounds)) for zj in z)
@@ -202,7 +202,7 @@ class Stepwise:
             ),
         )
 
-    def _sum(self, setting: Setting, tau: int, times: int) -> Plan:
+    def _sum(self, setting: CalibrationContext, tau: int, times: int) -> Plan:
         only_level(setting)  # who opted out, or chose less noise, sends no full share
         z = self._calibrated(setting, times, "zero-out")
         least = self._fewest(setting)
@@ -230,11 +230,11 @@ class Stepwise:
             ),
         )
 
-    def _calibrated(self, setting: Setting, times: int, relation: Relation) -> tuple[float, ...]:
+    def _calibrated(self, setting: CalibrationContext, times: int, relation: Relation) -> tuple[float, ...]:
         menu = setting.choices.menu.levels
         return tuple(noise_for(level, setting, gaussian_event, times, relation, len(setting.ids)) for level in menu)
 
-    def _fewest(self, setting: Setting) -> int:
+    def _fewest(self, setting: CalibrationContext) -> int:
         if self.least is not None:
             return self.least
         n, rate, stay = len(setting.ids), setting.rate, 1 - setting.drop
@@ -243,7 +243,7 @@ class Stepwise:
         fixed = setting.sampler.relation != "add/remove"  # as many are asked in every round
         return max(1, int(binom.ppf(0.01, round(rate * n), stay) if fixed else binom.ppf(0.01, n, rate * stay)))
 
-    def _published(self, setting: Setting, ratios: tuple[float, ...]) -> tuple[str, ...]:
+    def _published(self, setting: CalibrationContext, ratios: tuple[float, ...]) -> tuple[str, ...]:
         return tuple(
             f"as published (Theorem 7), level '{level.name}': epsilon "
             f"{as_published(ratio, level.delta, setting, len(self.bounds)):.3g}, which is not proved"
@@ -252,7 +252,7 @@ class Stepwise:
         )
 
 
-def as_published(ratio: float, delta: float, setting: Setting, parts: int = 1) -> float:
+def as_published(ratio: float, delta: float, setting: CalibrationContext, parts: int = 1) -> float:
     """Epsilon of the whole run by Theorem 7 as printed: (K/m)^2 6 (T/tau) a (C1^2 / (K s1^2) + C2^2 / (K s2^2)).
 
     `ratio` is s / C of one step's noise on one client. Not a guarantee: see the correction above.
@@ -269,7 +269,7 @@ def _parts(step: Mapping[str, Tensor]) -> list[Tree]:
     return [tree.drop(step, extra), tree.pick(step, extra)]
 
 
-def _public_steps(setting: Setting) -> int:
+def _public_steps(setting: CalibrationContext) -> int:
     counts = {setting.batches.steps(n) for n in (1, 10, 10**6)}
     if len(counts) > 1:
         raise TacitError(
@@ -279,7 +279,9 @@ def _public_steps(setting: Setting) -> int:
     return counts.pop()
 
 
-def _charged(setting: Setting, z: tuple[float, ...], relation: Relation, count: int) -> Callable[[int], Account | None]:
+def _charged(
+    setting: CalibrationContext, z: tuple[float, ...], relation: Relation, count: int
+) -> Callable[[int], Account | None]:
     def client(k: int) -> Account | None:
         level = setting.choices.of(k)
         event = gaussian_event(z[setting.choices.level[k]])
