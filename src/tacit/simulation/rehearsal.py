@@ -185,8 +185,7 @@ class Rehearsal:
             view = first
         view = Shared(*(tree.each(lambda leaf: _near(leaf, draw), part) for part in view))
         who = self._who if number == 0 or len(self._who) == 1 else self._who[:-1]
-        state = tree.each(lambda leaf: leaf.expand(len(who), *leaf.shape), engine.method.join(view, engine.start))
-        drawn = engine.inputs_for(tree.each(lambda leaf: _near(leaf, draw), state), who, number)
+        drawn = engine.inputs_for(_states(engine.method.join(view, engine.start), len(who), draw), who, number)
         inputs = self._varied(self.shape.fill(drawn), draw, number)
         if number and self._states is not None:  # of whatever kind a method means it to be
             inputs = inputs._replace(state=self._states)
@@ -217,6 +216,11 @@ def _in_double(engine: "CohortProgram") -> "CohortProgram":
     task = ModuleTask(engine.task.module, engine.task.loss, engine.task.kernels)
     task.module.double()
     return replace(engine, task=task, start=tree.each(lambda leaf: leaf.double(), engine.start), programs={})
+
+
+def _states(first: Tree, clients: int, draw: torch.Generator) -> Tree:
+    """One row a client, in memory as a store gives them: a program that expects another order would copy them all."""
+    return tree.unflatten(_near(tree.flatten(first).expand(clients, -1), draw), first) if first else {}
 
 
 def _near(leaf: Tensor, draw: torch.Generator) -> Tensor:
