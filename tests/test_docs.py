@@ -51,3 +51,16 @@ def test_experiments_in_a_page_are_valid(page: Path) -> None:
 def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_the_page_of_the_trusted_base_has_every_file_of_the_privacy_room_and_about_its_size() -> None:
+    """Rewritten by `python -m benchmarks.trusted_base`."""
+    text = (ROOT / "docs" / "what-the-guarantee-rests-on.md").read_text()
+    told = {name: int(count) for name, count in re.findall(r"^\| `([\w/.]+)` \| (\d+) \|", text, re.MULTILINE)}
+    room = ROOT / "src" / "tacit" / "privacy"
+    files = {f"privacy/{file.relative_to(room)}" for file in room.rglob("*") if file.suffix in (".py", ".c")}
+    assert {name for name in files if name.rpartition("/")[2] != "__init__.py"} - {"privacy/audit.py"} <= set(told)
+    for name, count in told.items():
+        file = ROOT / "src" / "tacit" / name
+        if file.is_file():
+            assert abs(len(file.read_text().splitlines()) - count) <= 0.15 * count + 5, name

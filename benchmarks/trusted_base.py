@@ -1,0 +1,93 @@
+"""Fills the table of docs/what-the-guarantee-rests-on.md: the files that the guarantee rests on, with their lines.
+
+python -m benchmarks.trusted_base
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "what-the-guarantee-rests-on.md"
+SOURCE: Final = ROOT / "src" / "tacit"
+TRUSTED: Final = {
+    "privacy/plan.py": "sampler, gradient, mechanism and accountant meet here: the event is that of what really runs",
+    "privacy/levels.py": "who chose which level; opting out is explicit",
+    "privacy/membership.py": "who is at which level from which round on",
+    "privacy/level_periods.py": "the account of a client over its levels",
+    "privacy/evaluation.py": "members' accuracies as a release",
+    "privacy/mechanisms/clipping.py": "one bound for the whole upload; what the adaptive bound costs",
+    "privacy/mechanisms/clipped_upload_sum.py": "clip and sum: the boundary, in torch",
+    "privacy/mechanisms/clipped_upload_sum.c": "the same in C",
+    "privacy/mechanisms/encoded_sum.py": "clip, encode and sum of every mechanism",
+    "privacy/mechanisms/release.py": "what leaves a client, what the server makes of the sum: noise, public divisors",
+    "privacy/mechanisms/requests.py": "from a budget to noise and events, plan by plan",
+    "privacy/mechanisms/level_weights.py": "levels merged after their noise (post-processing)",
+    "privacy/mechanisms/gradient.py": "private gradients: clip, sum, noise",
+    "privacy/mechanisms/per_example.py": "sums of clipped gradients by ghost norms",
+    "privacy/mechanisms/stepwise.py": "clip and noise in every local step",
+    "privacy/mechanisms/noise.py": "sources of noise, one key for each purpose",
+    "privacy/mechanisms/lattice.py": "clipped vectors as integers of bounded norm",
+    "privacy/mechanisms/discrete_gaussian.py": "exact noise",
+    "privacy/mechanisms/integers.py": "rounding and Skellam noise",
+    "privacy/mechanisms/rotation.py": "the random rotation before rounding",
+    "privacy/mechanisms/distributed.py": "shares of noise on integers modulo 2^b",
+    "privacy/mechanisms/distributed_plan.py": "how many shares, how much noise, what is charged to whom",
+    "privacy/mechanisms/distributed_solver.py": "bits, scale, wrap-around",
+    "privacy/accounting/accountant.py": "events to epsilon; calibration",
+    "privacy/accounting/calibration.py": "noise from a level's budget; participations",
+    "privacy/accounting/events.py": "events as text, in words, reduced for an accountant",
+    "privacy/accounting/queries.py": "several queries of one batch",
+    "privacy/accounting/pld.py": "privacy loss distributions",
+    "privacy/accounting/rdp.py": "Rényi divergences",
+    "privacy/accounting/gaussian.py": "the Gaussian mechanism in closed form",
+    "privacy/accounting/skellam.py": "the Skellam mechanism",
+    "privacy/accounting/sampling.py": "what samplers must state",
+    "privacy/ledger/ledger.py": "charges before anything is computed",
+    "privacy/ledger/sqlite.py": "durable, append-only",
+    "privacy/ledger/chain.py": "rows chained by hash",
+    "privacy/ledger/chained.py": "heads that others keep",
+    "privacy/ledger/budget.py": "who can still afford a round",
+    "privacy/ledger/statement.py": "what was spent, replayed",
+    "privacy/ledger/earlier_events.py": "charges of earlier versions, put right",
+    "sampling/cohorts.py": "cohorts and batches are drawn with the chances that were stated",
+    "sampling/limited_participation.py": "at most so many participations",
+    "core/rng.py": "streams that depend on what they are for",
+    "rounds/loop.py": "settle, draw, charge, collect, release, learn: in this order",
+    "rounds/non_interference.py": "whether data reach an upload other than by private gradients",
+    "rounds/preflight_shapes.py": "private queries counted before anything is planned",
+    "simulation/client_program.py": "which gradient and which guard a client program is given",
+    "simulation/isolation.py": "a recorded program keeps clients apart",
+    "federation/protocol/client.py": "a member checks, charges, computes, answers once",
+    "federation/protocol/client_account.py": "what a member owes",
+    "federation/protocol/server.py": "the same round over messages",
+    "federation/protocol/validate.py": "what the server takes from a message",
+    "federation/protocol/heads.py": "ledgers that went back are found",
+    "federation/protocol/local_view.py": "terms are read without looking at rows",
+    "federation/service/permitted.py": "what a server may set for its members",
+    "federation/service/roster.py": "members pinned by their keys",
+}
+"""By file below src/tacit. Under distributed plans all of `secagg/` is trusted, too."""
+_BETWEEN: Final = re.compile(r"(<!-- trusted base -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def lines(name: str) -> int:
+    return len((SOURCE / name).read_text().splitlines())
+
+
+def table() -> str:
+    rows = [f"| `{name}` | {lines(name)} | {what} |" for name, what in TRUSTED.items()]
+    protocol = sum(len(file.read_text().splitlines()) for file in (SOURCE / "secagg").glob("*.py"))
+    rows.append(f"| `secagg/` | {protocol} | secure aggregation: the server learns sums alone (distributed plans) |")
+    total = sum(map(lines, TRUSTED)) + protocol
+    return "\n".join([*rows, f"| all of it | {total:,} | |"])
+
+
+def main() -> None:
+    head = "| file | lines | what must be right |\n|---|--:|---|\n"
+    text = PAGE.read_text().replace(head, "")
+    PAGE.write_text(_BETWEEN.sub(lambda found: f"{found[1]}\n{head}{table()}\n\n{found[3]}", text))
+
+
+if __name__ == "__main__":
+    main()
