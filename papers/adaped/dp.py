@@ -179,7 +179,7 @@ rounds: [Table 1](adaped-table-1.md) has it after 240 rounds of a third of the c
 REPRODUCTION: Final = Reproduction(
     name="adaped/dp",
     title="DP-AdaPeD: accuracy against epsilon",
-    paper="A generative framework (paper 4), Section 4, Figures 1 to 3.",
+    paper="A generative framework, Section 4, Figures 1 to 3.",
     make=make,
     seeds=3,
     version=3,

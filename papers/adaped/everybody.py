@@ -8,7 +8,7 @@ from papers.bench import Reproduction
 REPRODUCTION: Final = Reproduction(
     name="adaped/everybody",
     title="AdaPeD with every client in every round",
-    paper="A generative framework (paper 4), Section 4, comparison with FedEM.",
+    paper="A generative framework, Section 4, comparison with FedEM.",
     make=make_everybody,
     seeds=3,
     version=3,

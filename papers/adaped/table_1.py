@@ -170,7 +170,7 @@ model of one's own that is kept and taught, not a better shared one. psi was not
 REPRODUCTION: Final = Reproduction(
     name="adaped/table-1",
     title="AdaPeD beside seven methods (Table 1)",
-    paper="A generative framework (paper 4), Section 4, Table 1.",
+    paper="A generative framework, Section 4, Table 1.",
     make=make,
     seeds=3,
     version=3,

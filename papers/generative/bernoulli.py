@@ -146,7 +146,7 @@ harm."""
 REPRODUCTION: Final = Reproduction(
     name="estimation/bernoulli",
     title="Personal rates: Bernoulli clients",
-    paper="A generative framework (paper 4), Section 4, synthetic Bernoulli experiments; Theorems 3 and 4.",
+    paper="A generative framework, Section 4, synthetic Bernoulli experiments; Theorems 3 and 4.",
     make=make,
     version=4,
 )

@@ -119,7 +119,7 @@ personal estimates help."""
 REPRODUCTION: Final = Reproduction(
     name="estimation/elections",
     title="Personal rates: counties and their elections",
-    paper="A generative framework (paper 4), Section 4, political tendencies on county level.",
+    paper="A generative framework, Section 4, political tendencies on county level.",
     make=make,
     version=3,
 )

@@ -176,7 +176,7 @@ Behind much noise this costs part of the gain, and is meant to."""
 REPRODUCTION: Final = Reproduction(
     name="estimation/gaussian-dp",
     title="Personal means under local privacy: Gaussian clients",
-    paper="A generative framework (paper 4), Figure 4; Theorems 1 and 2, Section 5.1.3.",
+    paper="A generative framework, Figure 4; Theorems 1 and 2, Section 5.1.3.",
     make=make,
     version=3,
 )

@@ -161,7 +161,7 @@ kind are alike. Algorithm 1, which believes its centres, is ruined by the noise.
 REPRODUCTION: Final = Reproduction(
     name="estimation/mixture",
     title="Personal means: clients of a few kinds",
-    paper="A generative framework (paper 4), Section 2.3: Theorem 5, Algorithm 1, Lemma 1. It prints no figures.",
+    paper="A generative framework, Section 2.3: Theorem 5, Algorithm 1, Lemma 1. It prints no figures.",
     make=make,
     seeds=10,
     version=3,

@@ -233,7 +233,7 @@ all of it here, and what is gained over local comes from shrinking toward 0."""
 REPRODUCTION: Final = Reproduction(
     name="estimation/linear-regression",
     title="Personal linear regressions",
-    paper="A generative framework (paper 4), Section 3.1, Section 4 (linear regression), Algorithm 2.",
+    paper="A generative framework, Section 3.1, Section 4 (linear regression), Algorithm 2.",
     make=make,
     seeds=10,
 )

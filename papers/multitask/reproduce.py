@@ -1,4 +1,4 @@
-"""Multitask learning on human activities (paper 3, Figures 2 to 5): heterogeneous devices, and what privacy costs."""
+"""Multitask learning on human activities (Figures 2 to 5): heterogeneous devices, and what privacy costs."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -239,7 +239,7 @@ and loses work; less local work at the same number of rounds leaves models furth
 REPRODUCTION: Final = Reproduction(
     name="multitask/har",
     title="Multitask learning with a learned covariance: human activities",
-    paper="Personalized federated learning with differential privacy (paper 3), Section VII, Figures 2 to 5.",
+    paper="Personalized federated learning with differential privacy, Section VII, Figures 2 to 5.",
     make=make,
     seeds=10,
     first=2,

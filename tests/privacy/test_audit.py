@@ -1,4 +1,4 @@
-"""Attacks on every release: they must not disprove what is true, and must disprove what is not (rule 14)."""
+"""Attacks on every release: they must not disprove what is true, and must disprove what is not."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -101,7 +101,7 @@ def test_central_refuses_several_levels() -> None:
 
 
 def test_local_noise_is_charged_by_participation_without_amplification() -> None:
-    """T = 500, q = .03, z = 1: after 15 participations epsilon is 21.2 against the server, not 3.6 (rule 4)."""
+    """T = 500, q = .03, z = 1: after 15 participations epsilon is 21.2 against the server, not 3.6."""
     menu = LevelOptions((Level("private", delta=1e-4, noise=1.0),))
     plan = plans.Local().plan(setting(by_fraction(menu, 1000, {}, 0), sampler=Poisson(0.03), rounds=500))
     account = plan.client(0)

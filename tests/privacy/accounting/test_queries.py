@@ -1,5 +1,5 @@
 """Queries of one batch compose inside its sample: k private gradients are a Poisson sample of the k-fold Gaussian,
-for each step, counted batch by batch (rule 16)."""
+for each step, counted batch by batch."""
 
 import math
 from collections import Counter

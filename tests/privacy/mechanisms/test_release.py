@@ -105,7 +105,7 @@ def test_noise_std_of_a_local_message_matches_the_event(clip: Clip) -> None:
     rows = tree.flatten(private.body, 1)
     assert rows.std().item() == pytest.approx(2 * clip.multiplier(1.3) * 0.7, rel=0.02)
     correlations = torch.corrcoef(rows) - torch.eye(40)
-    assert correlations.abs().max() < 0.12, "clients' noise must be independent (rule 7)"
+    assert correlations.abs().max() < 0.12, "clients' noise must be independent"
     opted_out = vmap(message, (0, None))(keys, torch.tensor(1))
     assert all((leaf == 0).all() for leaf in opted_out.body.values())
 
