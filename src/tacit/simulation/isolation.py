@@ -6,7 +6,7 @@ was computed from client k alone. Other data of one client must not move another
 *Noisy steps are all there is.* Under `Stepwise` noise is added within the program, by an operation of the privacy room
 (`guarded_steps`) that passes cannot look into. They could still lead data around it. So the program is run with steps
 that are the same whatever the data: then no bit of an upload may depend on the data. The plain program was asked the
-same (`interference.py`).
+same (`non_interference.py`).
 """
 
 from typing import Any

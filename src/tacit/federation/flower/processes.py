@@ -197,7 +197,7 @@ class Node:
         make_secret(self._tls / "executor.secret")
 
     def nursery(self) -> Process:
-        """What answers messages; see `own_code.py`."""
+        """What answers messages; see `no_remote_code.py`."""
         return self._start("tacit.federation.flower.no_remote_code", str(self.door))
 
     def supernode(self, port: int) -> Process:

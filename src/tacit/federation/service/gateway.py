@@ -52,7 +52,7 @@ class Meter:
         return self._sent[who] <= self.most
 
 
-class LevelHistory:
+class MemberList:
     """The keys of those who joined and have not left, read anew when the list has changed."""
 
     def __init__(self, register: Enrolment) -> None:
@@ -106,7 +106,7 @@ class Gateway:
         self.link, self.most, self.meter = link, most, Meter(8 * most)
         self.register, self.log = Enrolment(link.folder), Log(link.folder / "logs" / "door.log")
         self.turned_away = OversizeLog(link.turned_away)
-        self.members = LevelHistory(self.register)
+        self.members = MemberList(self.register)
         trust = ssl.create_default_context(cafile=str(link.folder / "ca.crt"))
         self.upstream = httpx.AsyncClient(
             base_url=f"https://{link.address}", verify=trust, timeout=120, trust_env=False

@@ -44,7 +44,7 @@ class Grouped:
     """Each level has its own noise and its own epsilon; `ratio` is the weight of a private client beside an open one.
 
     1 weighs all clients alike, 0 does not ask the private ones at all, "optimal" weighs noise against bias in every
-    round (`horizon`: see `merge.Optimal`; by default the rounds of the run).
+    round (`horizon`: see `level_weights.Optimal`; by default the rounds of the run).
     """
 
     clip: Clip = field(default_factory=Quantile)
