@@ -2,8 +2,8 @@
 
 *Claim.* Whatever the uploads hold (NaN, infinities, numbers of any size), leaving client k out moves the total of its
 level by a vector of norm at most bound, and no other total: up to the rounding of the sum itself. *Proof.* Row k enters
-as factor_k u_k, a number that `clipping.shrinking` gives for the norm of this very u_k over all its leaves, or not at all.
-The norm is accumulated in double precision and off by less than 2e-6; the factor keeps a slack of 1e-5.
+as factor_k u_k, a number that `clipping.shrinking` gives for the norm of this very u_k over all its leaves, or not at
+all. The norm is accumulated in double precision and off by less than 2e-6; the factor keeps a slack of 1e-5.
 
 What is claimed of a *client* needs one thing more: that row k was computed from client k's own data. Under `vmap` it
 is; of a recorded program it is tested on its numbers (`tacit.simulation.isolation`).
