@@ -2,8 +2,8 @@
 
 The ledger keeps events, not epsilons: any accountant can replay it. Beside the events of levels it keeps the stays of
 the clients that changed their level, so that each one's own account can be replayed (`level_periods.py`). Rows are only
-ever added; the file itself refuses to change or delete one, and a chain of hashes shows whether somebody did so all the same
-(`chain.py`). One process writes at a time, any number may read.
+ever added; the file itself refuses to change or delete one, and a chain of hashes shows whether somebody did so all
+the same (`chain.py`). One process writes at a time, any number may read.
 """
 
 import hashlib
