@@ -3,7 +3,8 @@
 A client may change its level between rounds. The change is written to the ledger first, and the next draw uses it. The
 client keeps its account (`level_periods.py`); its limit is that of the level it is at now, and it is no longer asked
 once the next round would take the account past it. Whoever is not asked is not in the level's sum, so divisors and
-weights count the asked members only: a public number, because it follows from choices, changes and events, never from data.
+weights count the asked members only: a public number, because it follows from choices, changes and events, never from
+data.
 """
 
 from collections import Counter
