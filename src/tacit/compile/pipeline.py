@@ -1,8 +1,11 @@
 """Passes over a recorded program: fewer operations, fewer trips through memory, the same numbers up to rounding.
 
-Names as in torch.fx: a node is one operation, its users are the operations that read it.
+`PASSES` is the order in which they are done; README.md says of each what it needs and what it does. Those of a few
+lines are in this file. Names as in torch.fx: a node is one operation, its users are the operations that read it.
 """
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +25,8 @@ from tacit.compile.passes.rematerialise_outer import unstored
 from tacit.compile.passes.row_gather import gathers
 from tacit.compile.passes.skinny_gemm import few_rows
 from tacit.compile.passes.softmax_gradient import soft_labels
+from tacit.compile.verify import Contract, Malformed, contract_of, verify, wanted
+from tacit.errors import TacitError
 
 aten = torch.ops.aten
 _FROM_NOTHING = {
@@ -42,36 +47,34 @@ _FROM_NOTHING = {
 
 def simplify(graph: GraphModule, uploads: Handover = NOTHING) -> GraphModule:
     """The graph, changed in place. Its first results are handed over to somebody else (`handover.py`)."""
-    _drop_unused(graph)
-    _keep_constants(graph)
-    _drop_times_one(graph)
-    at_once(graph)
-    _drop_unused(graph)
-    _one_node_a_view(graph)
-    _share(graph)
-    _drop_unused(graph)
-    _multiply_and_add(graph)
-    _drop_unused(graph)
-    spans(graph)
-    dead_steps(graph)
-    gathers(graph)
-    _drop_unused(graph)
-    unstored(graph, uploads)
-    _drop_unused(graph)
-    soft_labels(graph)
-    _zeros(graph)
-    _share(graph)
-    _drop_unused(graph)
-    pulls(graph)
-    picks(graph)
-    _drop_unused(graph)
-    each_client(graph)
-    _drop_unused(graph)
-    in_place(graph)
-    few_rows(graph)
-    over_inputs(graph)
+    contract, without = contract_of(graph) if wanted() else None, skipped()
+    for name, rewrite in PASSES:
+        if name in without:
+            continue
+        rewrite(graph, uploads)
+        if contract is not None:
+            _verify(name, graph, contract)
     graph.recompile()
     return graph
+
+
+def skipped() -> frozenset[str]:
+    """Passes to go without (`TACIT_SKIP=name,name`): to find one that is wrong, or what one brings.
+
+    Raises:
+        TacitError: there is no such pass, or others cannot do without it.
+    """
+    names = frozenset(name for name in os.environ.get("TACIT_SKIP", "").split(",") if name)
+    if unknown := sorted(names - set(OPTIONAL)):
+        raise TacitError(f"TACIT_SKIP names no pass that can be left out ({', '.join(unknown)}): {', '.join(OPTIONAL)}")
+    return names
+
+
+def _verify(name: str, graph: GraphModule, contract: Contract) -> None:
+    try:
+        verify(graph, contract)
+    except Malformed as error:
+        raise Malformed(f"the pass {name} left no program: {error}") from error
 
 
 def _drop_unused(graph: GraphModule) -> None:
@@ -229,3 +232,48 @@ def _zeros(graph: GraphModule) -> None:
             left = given(graph, aten.logical_not.default, chosen, like=_shape(chosen))  # pyright: ignore[reportArgumentType]
             filled = given(graph, aten.masked_fill.Scalar, of, left, 0, like=node.meta["val"])
         _replace(graph, node, filled)
+
+
+Pass = Callable[[GraphModule, Handover], None]
+"""Changes a graph in place. What is handed over concerns the one pass that may change its form."""
+
+
+def _of_graph(rewrite: Callable[[GraphModule], None]) -> Pass:
+    return lambda graph, _: rewrite(graph)
+
+
+_NEEDED = "eliminate_dead_code"
+_CLEAN: tuple[str, Pass] = (_NEEDED, _of_graph(_drop_unused))
+PASSES: tuple[tuple[str, Pass], ...] = (
+    _CLEAN,
+    ("fold_constants", _of_graph(_keep_constants)),
+    ("drop_times_one", _of_graph(_drop_times_one)),
+    ("hoist_steps", _of_graph(at_once)),
+    _CLEAN,
+    ("merge_views", _of_graph(_one_node_a_view)),
+    ("share_subexpressions", _of_graph(_share)),
+    _CLEAN,
+    ("fuse_multiply_add", _of_graph(_multiply_and_add)),
+    _CLEAN,
+    ("low_rank_weights", _of_graph(spans)),
+    ("mask_padding", _of_graph(dead_steps)),
+    ("row_gather", _of_graph(gathers)),
+    _CLEAN,
+    ("rematerialise_outer", unstored),
+    _CLEAN,
+    ("softmax_gradient", _of_graph(soft_labels)),
+    ("fill_zeros", _of_graph(_zeros)),
+    ("share_subexpressions", _of_graph(_share)),
+    _CLEAN,
+    ("proximal_step", _of_graph(pulls)),
+    ("gather_scatter", _of_graph(picks)),
+    _CLEAN,
+    ("client_loop", _of_graph(each_client)),
+    _CLEAN,
+    ("in_place", _of_graph(in_place)),
+    ("skinny_gemm", _of_graph(few_rows)),
+    ("write_over_inputs", _of_graph(over_inputs)),
+)
+"""Name and function, in order; what is done several times has one name."""
+OPTIONAL: tuple[str, ...] = tuple(dict.fromkeys(name for name, _ in PASSES if name != _NEEDED))
+"""Passes that others can do without."""

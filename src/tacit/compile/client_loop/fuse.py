@@ -5,7 +5,7 @@ one leaves behind has left a core's cache before the next wants it. Here a run o
 matrices, element-wise work, sums along a dimension) becomes one: all of them for the first client, then for the second.
 What only the run itself reads is never stored for more than one client.
 
-A pass over a recorded program (see simplify.py). Operations are drafted one by one (`drafts.py`); a run takes as many
+A pass over a recorded program (see pipeline.py). Operations are drafted one by one (`lower.py`); a run takes as many
 as do not wait for anything outside that waits for the run.
 """
 
@@ -139,7 +139,9 @@ class _Pass:
     def _constant(self, value: torch.Tensor) -> Node:
         name = f"_each_client_{sum(1 for _ in self.graph.buffers())}"
         self.graph.register_buffer(name, value)
-        return self.graph.graph.get_attr(name)
+        constant = self.graph.graph.get_attr(name)
+        constant.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="meta")
+        return constant
 
     def _output(self, done: Node, at: int, node: Node) -> Node:
         like = torch.empty(val(node).shape, dtype=val(node).dtype, device="meta")

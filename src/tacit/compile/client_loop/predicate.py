@@ -1,6 +1,6 @@
-"""Which operations of a run (`each_client.py`) a client may pass over in a step that only pads it.
+"""Which operations of a run (`fuse.py`) a client may pass over in a step that only pads it.
 
-Such a step masks a gradient's factor with zeros (`dead_steps.py`), so that what it adds is exactly nothing. An
+Such a step masks a gradient's factor with zeros (`mask_padding.py`), so that what it adds is exactly nothing. An
 operation is passed over where it adds nothing to what lies there already, which then stands for its result,
 or where all who read it are passed over, too.
 """

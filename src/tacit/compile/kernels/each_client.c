@@ -3,7 +3,7 @@
 
    Every operand says where a client's numbers lie: in which memory, from which number on, how far the next client's are,
    and how far the next along each of three dimensions. Memory 0 is the list's own, and the same for all clients.
-   `each_client.py` makes such lists; kinds and fields are in its order. */
+   `native_client_loop.py` makes such lists; kinds and fields are in its order. */
 #include "vectors.h"
 
 typedef struct {

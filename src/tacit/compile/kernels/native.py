@@ -72,7 +72,7 @@ def _convolve_back(
 
 def _convolve_over(
     gradient: Tensor, which: Tensor, x: Tensor, weight: Tensor, pool: bool, relu: bool, name: str
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """`_convolve_back` by Winograd's method, the gradient of the inputs in their place: an image is read before."""
     laid, weight, turned = x.permute(*_LAYOUTS[name]), _own(weight), gradient.is_contiguous()
     to_weight, to_bias = (torch.empty(shape, dtype=weight.dtype) for shape in (weight.shape, weight.shape[:2]))
@@ -80,7 +80,7 @@ def _convolve_over(
     which = _laid(which, _LAYOUTS[name]) if pool or relu else which
     tensors = (given, which, laid, weight, laid, to_weight, to_bias)
     call("winograd_backward", tensors, weight.stride(0), *_sizes(x, weight, name), pool, relu, turned)
-    return to_weight, to_bias
+    return x, to_weight, to_bias
 
 
 def can_be_written_over(x: Tensor, name: str) -> bool:
@@ -130,6 +130,6 @@ operation(
 )
 operation(
     "convolve_over(Tensor gradient, Tensor which, Tensor(a!) x, Tensor weight, bool pool, bool relu, str name)"
-    " -> (Tensor, Tensor)",
+    " -> (Tensor(a!), Tensor, Tensor)",
     _convolve_over,
 )

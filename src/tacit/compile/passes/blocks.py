@@ -1,6 +1,6 @@
 """A client's own rows as a block in a recorded program: how batches are picked from it, and products with all of it.
 
-Everything here adds operations to the program's graph, each at most once; see spans.py for what they are used for.
+Everything here adds operations to the program's graph, each at most once, for `low_rank_weights.py`.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ class Blocks:
             (rows.block, picks),
             lambda: self.call(
                 aten._to_copy.default,
-                self.call(aten.eq.Tensor, row, column, like=picks, shape=shape),
+                self._equal(row, column, shape),
                 like=rows.block,
                 shape=shape,
                 dtype=dtype,
@@ -94,6 +94,11 @@ class Blocks:
         )
         hot.meta["one hot"] = picks
         return self._part(hot, 2, at)
+
+    def _equal(self, a: Node, b: Node, shape: tuple[int, ...]) -> Node:
+        same = self.call(aten.eq.Tensor, a, b, like=a, shape=shape)
+        same.meta["val"] = torch.empty(shape, dtype=torch.bool, device="meta")
+        return same
 
     def _column(self, several: int, like: Node) -> Node:
         numbers = self.call(aten.arange.default, several, like=like, shape=(several,))

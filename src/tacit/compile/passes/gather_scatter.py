@@ -1,9 +1,9 @@
 """Rows that steps pick from a client's own (`blocks.py`), taken where they are wanted and added where they came from.
 
-Where steps are done for one client after another (`each_client.py`), rows lie close by: they need not be fetched for
+Where steps are done for one client after another (`client_loop`), rows lie close by: they need not be fetched for
 all steps beforehand, nor put back by a product with ones and zeros.
 
-A pass over a recorded program (see simplify.py).
+A pass over a recorded program (see pipeline.py).
 """
 
 from typing import Any

@@ -3,7 +3,7 @@
 Where clients are few, a step takes as long as it has operations, however small they are. These become one operation of
 a program instead of one of each step: the same arithmetic, on a tensor with one dimension more.
 
-A pass over a recorded program (see simplify.py). It looks for equal expressions of x[:, 0], x[:, 1], .., makes the
+A pass over a recorded program (see pipeline.py). It looks for equal expressions of x[:, 0], x[:, 1], .., makes the
 expression of one step a function, and writes down `vmap` of it over the steps.
 """
 

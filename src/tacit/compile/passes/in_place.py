@@ -1,6 +1,6 @@
 """What nobody reads again is written over: memory that is close, and no more of it.
 
-Passes over a recorded program (see simplify.py).
+Passes over a recorded program (see pipeline.py).
 """
 
 from typing import Any
@@ -53,17 +53,8 @@ def over_inputs(graph: GraphModule) -> None:
         free = _free(x, order[node], order) and not any(_base(other) is x for other in (gradient, which, weight))
         if not (to_inputs and free and can_be_written_over(x.meta["val"], name)):
             continue
-        with graph.graph.inserting_before(node):
-            new = graph.graph.call_function(
-                torch.ops.tacit.convolve_over.default, (gradient, which, x, weight, pool, relu, name)
-            )
-        for part in list(node.users):
-            at: Any = part.args[1]
-            part.args = (new, at - 1)
-            if at == 0:
-                part.replace_all_uses_with(x)
-                graph.graph.erase_node(part)
-        graph.graph.erase_node(node)
+        node.target = torch.ops.tacit.convolve_over.default
+        node.args = (gradient, which, x, weight, pool, relu, name)
 
 
 def _free(node: Any, after: int, order: dict[Node, int]) -> bool:

@@ -12,7 +12,7 @@ multiplications and hardly any traffic.
 
 A row that is not finite spoils a client's whole round, also where it was to come in a step that the client skipped.
 
-A pass over a recorded program (see simplify.py): it looks for products of something with rows picked from one block.
+A pass over a recorded program (see pipeline.py): it looks for products of something with rows picked from one block.
 """
 
 from dataclasses import dataclass, field

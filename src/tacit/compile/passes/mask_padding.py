@@ -4,7 +4,7 @@ A padded step is a choice, weight by weight, between W + c D X and W. It is the 
 which are few: what is added is then exactly nothing, and the weights can be updated where they lie. A bias moves by
 the sum of the same D, so that it needs no choice of its own.
 
-A pass over a recorded program (see simplify.py).
+A pass over a recorded program (see pipeline.py).
 """
 
 from dataclasses import dataclass, field

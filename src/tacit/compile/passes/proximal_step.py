@@ -2,7 +2,7 @@
 
     W + c (g + l (W - w))    as    ((1 + c l) W - c l w) + c g
 
-A pass over a recorded program (see simplify.py), where kernels are compiled: `blend` is one trip over W and w.
+A pass over a recorded program (see pipeline.py), where kernels are compiled: `blend` is one trip over W and w.
 """
 
 from typing import Any, NamedTuple

@@ -1,10 +1,10 @@
 """Uploads of a first layer that are handed to the privacy room as products, and never stored.
 
-What steps add to such a layer is y' x, shares times a client's rows (`spans.py`). Where nobody but the privacy room
-asks for it, the program ends with y and x (`handover.py`), and the room makes the numbers itself. This
-is all that a pass can do about an upload: say how it is represented. What becomes of it, no pass is told.
+What steps add to such a layer is y' x, shares times a client's rows (`low_rank_weights.py`). Where nobody but the
+privacy room asks for it, the program ends with y and x (`handover.py`), and the room makes the numbers itself. This is
+all that a pass can do about an upload: say how it is represented. What becomes of it, no pass is told.
 
-A pass over a recorded program (see simplify.py).
+A pass over a recorded program (see pipeline.py).
 """
 
 from typing import Any
@@ -55,9 +55,14 @@ def _whole(view: Node) -> bool:
     return same and of.numel() == now.numel() and len(of) == len(now)
 
 
+def products(graph: GraphModule) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Which of a program's outputs are left parts: where the right one is, and the shape of what both stand for."""
+    return graph.meta.get(_PRODUCTS, {})
+
+
 def operands(graph: GraphModule, outputs: list[Any], uploads: Handover) -> list[Any]:
     """The program's results as they were before: products in the places of what they stand for."""
-    places = graph.meta.get(_PRODUCTS, {})
+    places = products(graph)
     found: list[Any] = outputs[: len(outputs) - len(places)]
     for at, (right, shape) in places.items():
         found[at] = uploads.product(found[at], outputs[right], shape)

@@ -1,11 +1,11 @@
 """A step's rows, copied once and row by row: straight from all clients' rows, not from a copy of the client's own.
 
-A client's own rows are fetched at the start of a recorded program for what is computed of all of them (spans.py). Where
-nobody does that and every row is met once, fetching them all first is one copy too many. And whole rows are copied
-faster (`index_select`) than their numbers one by one (`index`). Row numbers are places in the federation, so none is
-negative.
+A client's own rows are fetched at the start of a recorded program for what is computed of all of them
+(`low_rank_weights.py`). Where nobody does that and every row is met once, fetching them all first is one copy too many.
+And whole rows are copied faster (`index_select`) than their numbers one by one (`index`). Row numbers are places in the
+federation, so none is negative.
 
-A pass over a recorded program (see simplify.py).
+A pass over a recorded program (see pipeline.py).
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """Linear layers whose matrix is large and whose batch is small take kernels of their own, where these are compiled.
 
-A pass over a recorded program (see simplify.py), the last one: updates are in place by then.
+A pass over a recorded program (see pipeline.py), the last one: updates are in place by then.
 """
 
 import operator

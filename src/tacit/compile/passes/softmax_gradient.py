@@ -5,7 +5,7 @@ third of a small network's step. Nobody asks for the loss itself, so the logarit
 
     d = g - softmax(x) sum(g),    g the gradient of the loss in log_softmax(x)
 
-A pass over a recorded program (see simplify.py).
+A pass over a recorded program (see pipeline.py).
 """
 
 from typing import Any
