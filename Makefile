@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 help:
 	@echo "make demo         train 200 clients on digits and write a page to look at"
-	@echo "make test         lint, type check, tests and doctests"
+	@echo "make test         lint, type check, tests"
 	@echo "make lint         ruff and basedpyright only"
 	@echo "make sanitize     the compiled kernels' tests under the address and undefined-behaviour sanitizers"
 	@echo "make bench        seconds a round beside pfl-research, Flower, Opacus and the machine's limit; about 25 minutes"

@@ -44,10 +44,18 @@ _SEED: Final = 20
 def recorded(engine: "CohortProgram", shape: Shape, given: "Broadcast", sure: bool = False) -> Recording:
     """The recorded program of chunks of this shape. `Refused`, with the reason, where the plain one is to run.
 
+    First for states that lie as a store gives them, which then need not be copied; else for states of their own memory.
     `sure`: it was accepted before. In one thread alone: nothing else may run while a program is recorded.
     """
     try:
-        rehearsal, uploads = Rehearsal(engine, shape, given), uploads_of(len(engine.plan.setting.upload))
+        return _recorded(Rehearsal(engine, shape, given, as_stored=True), engine, sure)
+    except Refused:
+        return _recorded(Rehearsal(engine, shape, given), engine, sure)
+
+
+def _recorded(rehearsal: "Rehearsal", engine: "CohortProgram", sure: bool) -> Recording:
+    try:
+        uploads = uploads_of(len(engine.plan.setting.upload))
         first = rehearsal.tame(0).inputs
         check = partial(_check, engine, rehearsal.program, uploads, first)
         with memory.apart():
@@ -88,8 +96,8 @@ class Rehearsal:
     Rows lie in one tensor as large as the federation's, of which only the rehearsing clients' are written.
     """
 
-    def __init__(self, engine: "CohortProgram", shape: Shape, given: "Broadcast") -> None:
-        self.shape, self.clients = shape, shape.clients
+    def __init__(self, engine: "CohortProgram", shape: Shape, given: "Broadcast", as_stored: bool = False) -> None:
+        self.shape, self.clients, self._as_stored = shape, shape.clients, as_stored
         self._engine, self._given = engine, given
         self._who = _fitting(engine, shape)
         self.x, self.y = (_blank(leaf) for leaf in (engine.federation.x, engine.federation.y))
@@ -185,7 +193,10 @@ class Rehearsal:
             view = first
         view = Shared(*(tree.each(lambda leaf: _near(leaf, draw), part) for part in view))
         who = self._who if number == 0 or len(self._who) == 1 else self._who[:-1]
-        drawn = engine.inputs_for(_states(engine.method.join(view, engine.start), len(who), draw), who, number)
+        states = _states(engine.method.join(view, engine.start), len(who), draw)
+        if not self._as_stored:
+            states = tree.each(lambda leaf: leaf.contiguous(), states)
+        drawn = engine.inputs_for(states, who, number)
         inputs = self._varied(self.shape.fill(drawn), draw, number)
         if number and self._states is not None:  # of whatever kind a method means it to be
             inputs = inputs._replace(state=self._states)
@@ -219,8 +230,14 @@ def _in_double(engine: "CohortProgram") -> "CohortProgram":
 
 
 def _states(first: Tree, clients: int, draw: torch.Generator) -> Tree:
-    """One row a client, in memory as a store gives them: a program that expects another order would copy them all."""
-    return tree.unflatten(_near(tree.flatten(first).expand(clients, -1), draw), first) if first else {}
+    """One row a client, with the strides of what a store gives: a program that expects others would copy all of it.
+
+    Each leaf has memory of its own. Were it one for all, as in a store, a program could come to rely on where they lie.
+    """
+    if not first:
+        return {}
+    rows = tree.unflatten(_near(tree.flatten(first).expand(clients, -1), draw), first)
+    return tree.each(lambda leaf: torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).copy_(leaf), rows)
 
 
 def _near(leaf: Tensor, draw: torch.Generator) -> Tensor:
