@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from tacit.compile import replay as recording
+from tacit.compile.handover import Handover
 from tacit.compile.trace import taped
 from tacit.core import tree
 from tacit.errors import TacitError
@@ -48,7 +49,7 @@ class Seen:
             self.taped.append((taped(program, *inputs), tree_leaves(inputs)))
             return graph
 
-        def more(graph: GraphModule, uploads: int) -> GraphModule:
+        def more(graph: GraphModule, uploads: Handover) -> GraphModule:
             graph = simplify(graph, uploads)
             if planted is not None:
                 planted(graph)
