@@ -357,8 +357,7 @@ REPLAYS = {"report/spending.py", "federation/protocol/client_account.py"}
 PLANS_AHEAD = {
     "report/budget.py",
     "report/budget_shares.py",
-    "papers/multitask/runs.py",
-    "papers/multitask/published.py",
+    "estimation/messages.py",  # noise of a message from its epsilon, before anything is sent
     "rounds/assemble.py",
 }
 """Who asks what noise would cost, or only names an accountant; nothing of it is called spent."""
