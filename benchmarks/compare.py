@@ -19,7 +19,6 @@ from rich.table import Table
 
 from benchmarks.machine import CORES
 from benchmarks.serving import Worker
-from benchmarks.systems import PEERS
 
 HERE = Path(__file__).resolve().parent.parent
 WORLDS = {"a": "mlp", "b": "cnn", "c": "writers", "d1": "ditto-mlp", "d2": "ditto-cnn"}
@@ -29,7 +28,8 @@ class Tree:
     """One tree's rounds of a workload, in a process of their own."""
 
     def __init__(self, tree: Path, model: str, threads: int) -> None:
-        command = [sys.executable, PEERS / "tacit_rounds.py", "--serve", "--model", model, "--threads", str(threads)]
+        rounds = tree / "benchmarks" / "peers" / "tacit_rounds.py"  # its own: rooms may have moved between the two
+        command = [sys.executable, rounds, "--serve", "--model", model, "--threads", str(threads)]
         self.worker = Worker(command, {"PYTHONPATH": str(tree / "src")})
         self.worker.answer()  # it is warm
         self.seconds: list[float] = []
