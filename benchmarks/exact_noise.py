@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tacit.estimation.domain import SecureSource
+from tacit.estimation.messages import SecureSource
 from tacit.privacy.mechanisms.discrete_gaussian import sample, secure_words
 
 LIMIT = 1.0  # seconds for a million numbers with a standard deviation of 2^20 steps

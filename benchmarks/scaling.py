@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.machine import CORES, machine
 from benchmarks.scaling_point import BATCH, Point
 from tacit.compile.kernels import compiled
-from tacit.simulation.chunking import COMPILED_MOST, MOST
+from tacit.simulation.chunks import COMPILED_MOST, MOST
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.machine import machine
 from tacit.secagg.client import State
+from tacit.secagg.codec import packed_bytes
 from tacit.secagg.identity import Identity
 from tacit.secagg.local import answer, run
-from tacit.secagg.packing import packed_bytes
 from tacit.secagg.terms import Terms
 
 BITS = 18

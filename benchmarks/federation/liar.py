@@ -10,12 +10,10 @@ import torch
 
 from benchmarks.federation.worlds import note
 from tacit.experiments.config import parse
-from tacit.federation.protocol.local_view import Rows
 from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
-from tacit.federation.protocol.terms import Participant, Terms
+from tacit.federation.protocol.terms import Participant, Rows, Terms
 from tacit.federation.service import experiment
-from tacit.federation.service.client_dir import Agreement, ClientFolder
-from tacit.federation.service.demands import Demands
+from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands
 from tacit.federation.service.offer import Offer
 from tacit.federation.service.tls import make_node_key
 

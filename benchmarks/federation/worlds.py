@@ -17,8 +17,7 @@ from tacit.data.dataset import FederatedDataset
 from tacit.experiments.build import build
 from tacit.experiments.config import Config, parse
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.protocol.local_view import Rows
-from tacit.federation.protocol.terms import Terms
+from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
 from tacit.federation.service.client_dir import Agreement
 from tacit.federation.service.local import Local

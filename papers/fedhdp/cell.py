@@ -14,7 +14,7 @@ from tacit import models
 from tacit.core import rng
 from tacit.data.dataset import FederatedDataset, offsets_of
 from tacit.data.loaders import npz_pool
-from tacit.data.pools import Ids, Pool, divide
+from tacit.data.partition import Ids, Pool, divide
 from tacit.experiments.build import Parts, build_method, build_privacy, build_training
 from tacit.experiments.config import Config, decisive, full
 from tacit.experiments.result import Result

@@ -72,8 +72,8 @@ def streamed(clients: int, kind: str) -> Cell:
 def stream(table: str, out: str) -> None:
     """Prints seconds and the peak memory of this process in megabytes."""
     from tacit.estimation.bernoulli import BernoulliRates
+    from tacit.estimation.files import rates
     from tacit.estimation.messages import RandomisedResponse
-    from tacit.estimation.tabulate import rates
 
     start = time.perf_counter()
     rates(BernoulliRates(message=RandomisedResponse(1.0)), Path(table), "county", "wins", "n", Path(out))

@@ -53,8 +53,8 @@ from .rounds.assemble import Training as Training
 from .rounds.loop import Schedule as Schedule
 from .sampling.availability import Availability as Availability
 from .sampling.cohorts import FixedSize as FixedSize
+from .sampling.cohorts import LimitedParticipation as LimitedParticipation
 from .sampling.cohorts import Poisson as Poisson
-from .sampling.limited_participation import LimitedParticipation as LimitedParticipation
 
 __version__: str
 __all__: list[str]

@@ -25,7 +25,7 @@ from tacit.rounds.assemble import Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import FixedSize
 from tacit.simulation import decisions, rehearsal
-from tacit.simulation.chunking import Compile
+from tacit.simulation.chunks import Compile
 from tacit.simulation.cohort_program import Broadcast, CohortProgram
 from tacit.simulation.rehearsal import recorded
 from tests.worlds import CENTRAL, RECORD, largest_difference, states

@@ -18,7 +18,7 @@ from tacit.rounds.assemble import Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
-from tacit.simulation.chunking import Compile
+from tacit.simulation.chunks import Compile
 from tests.worlds import CENTRAL, largest_difference, states
 
 INPUTS, CLASSES = (1, 8, 8), 3

@@ -39,8 +39,8 @@ from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.gradient import Counted
 from tacit.rounds.assemble import Assembled, Privacy
-from tacit.rounds.non_interference import interferes
-from tacit.simulation.chunk import Inputs
+from tacit.rounds.preflight import interferes
+from tacit.simulation.chunks import Inputs
 from tacit.simulation.client_states import MemoryStore, NoStates
 from tacit.simulation.cohort_program import CohortProgram
 from tests.worlds import CENTRAL, PLANS, RECORD, assembled, largest_difference, ragged, run, states

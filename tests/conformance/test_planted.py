@@ -10,7 +10,7 @@ from tacit.core.contract import Losses, Method, Reply, Shared, Site, Tree
 from tacit.errors import TacitError
 from tacit.methods import FedAvg, LocalSgd
 from tacit.privacy.accounting.queries import Each
-from tacit.rounds.non_interference import interferes
+from tacit.rounds.preflight import interferes
 from tests.worlds import CENTRAL, RECORD, assembled, ragged, run
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tacit.data.loaders import csv, digits, digits_pool, hub, load, npz, npz_pool
-from tacit.data.pools import Pool, divide, hold_out_common
+from tacit.data.partition import Pool, divide, hold_out_common
 from tacit.errors import TacitError
 
 real = pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_DATA names no folder of real data")

@@ -9,10 +9,9 @@ from scipy.stats import norm
 
 from tacit.errors import TacitError
 from tacit.estimation import GaussianMeans, suggest_radius
-from tacit.estimation.bounds import gaussian_mse, van_trees_gaussian
-from tacit.estimation.collect import SURE, Model, Moment, solve
-from tacit.estimation.learned import Learned
+from tacit.estimation.collect import SURE, Learned, Model, Moment, solve
 from tacit.estimation.messages import Central, LocalGaussian, Message, Quantized, RandomisedResponse
+from tacit.estimation.published import gaussian_mse, van_trees_gaussian
 
 Made = tuple[np.ndarray, np.ndarray]
 

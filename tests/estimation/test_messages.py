@@ -8,7 +8,6 @@ from scipy.special import expit
 
 from tacit.errors import TacitError
 from tacit.estimation import GaussianMeans
-from tacit.estimation.domain import SecureSource
 from tacit.estimation.messages import (
     Central,
     Domain,
@@ -17,6 +16,7 @@ from tacit.estimation.messages import (
     Message,
     Quantized,
     RandomisedResponse,
+    SecureSource,
     source,
 )
 from tacit.privacy.accounting.accountant import epsilon

@@ -7,8 +7,8 @@ import pytest
 
 from tacit.errors import TacitError
 from tacit.estimation import GaussianMeans, MixtureMeans, lemma_radius
-from tacit.estimation.bounds import mixture_mse
 from tacit.estimation.messages import Central, LocalGaussian, Quantized, RandomisedResponse
+from tacit.estimation.published import mixture_mse
 from tacit.privacy.accounting.accountant import epsilon
 
 CENTRES = np.array([[0.0, 0.0], [2.0, 1.0], [-1.0, 2.0]])

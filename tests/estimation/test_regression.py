@@ -12,9 +12,8 @@ from sklearn.base import clone
 
 from tacit.estimation.messages import LocalGaussian
 from tacit.estimation.regression import LinearRegressions
-from tacit.estimation.regression_data import decompose, read_rows
 from tacit.estimation.regression_learn import Given, floor_under, learn_em, starting
-from tacit.estimation.regression_model import Prior, posterior
+from tacit.estimation.regression_model import Prior, decompose, posterior, read_rows
 
 
 class World:

@@ -11,12 +11,10 @@ from sklearn.base import clone
 from tacit.errors import TacitError
 from tacit.estimation.logistic import LogisticRegressions
 from tacit.estimation.messages import Central, LocalGaussian
-from tacit.estimation.mixture_prior import MixturePriorRegressions
-from tacit.estimation.regression_cluster import cluster, shares_at, toward_prior
-from tacit.estimation.regression_data import read_rows
+from tacit.estimation.mixture_prior import MixturePriorRegressions, world_of
+from tacit.estimation.regression_learn import cluster, shares_at, toward_prior
 from tacit.estimation.regression_logit import beliefs, prepare
-from tacit.estimation.regression_model import Prior
-from tacit.estimation.regression_worlds import world_of
+from tacit.estimation.regression_model import Prior, read_rows
 from tests.estimation.test_regression import World
 
 DRAW = np.random.default_rng(0)

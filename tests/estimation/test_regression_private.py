@@ -11,7 +11,7 @@ from tacit.estimation.logistic import LogisticRegressions
 from tacit.estimation.messages import Central, Exact, LocalGaussian, Message
 from tacit.estimation.mixture_prior import MixturePriorRegressions
 from tacit.estimation.regression import LinearRegressions
-from tacit.estimation.regression_private import Evidence, Learned, Letters, learn
+from tacit.estimation.regression_learn import Evidence, Learned, Letters, learn
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.audit import audit
 from tests.estimation.test_regression import World

@@ -19,9 +19,8 @@ from tacit.estimation import (
     MixtureMeans,
     MixturePriorRegressions,
 )
-from tacit.estimation.collect import BLOCK, likely
+from tacit.estimation.collect import BLOCK, Sums, likely
 from tacit.estimation.messages import Central, LocalGaussian, Quantized, RandomisedResponse
-from tacit.estimation.sums import Sums
 
 Fit = Callable[[Any, Any], Any]
 DRAW = np.random.default_rng(0)

@@ -11,10 +11,9 @@ from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset
 from tacit.federation.protocol.client import Client
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.protocol.local_view import Rows, seen_by_anybody, seen_by_server, with_own_rows
 from tacit.federation.protocol.messages import Arrived
 from tacit.federation.protocol.server import FederationServer
-from tacit.federation.protocol.terms import Participant, Terms
+from tacit.federation.protocol.terms import Participant, Rows, Terms, seen_by_anybody, seen_by_server, with_own_rows
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms import requests as plans
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble

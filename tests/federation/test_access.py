@@ -18,7 +18,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor.types import ExecutionSpec
 
 from tacit.errors import TacitError
-from tacit.federation.flower import access, executor
+from tacit.federation.flower import control, executor
 from tacit.federation.flower.control import Control
 from tacit.federation.service.tls import make_secret
 
@@ -30,11 +30,11 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """The status of a call to Flower's own SuperLink, set up as `tacit serve` does, without a network."""
     from flwr.superlink.main import create_app
 
-    flower_superlink: Any = import_module(access.LOADED.module)
+    flower_superlink: Any = import_module(control.LOADED.module)
     monkeypatch.setattr(sys, "argv", ["flower-superlink", "--insecure", "--isolation", "process"])
-    monkeypatch.setattr(flower_superlink, access.LOADED.name, flower_superlink.load_control_authn_plugin)
+    monkeypatch.setattr(flower_superlink, control.LOADED.name, flower_superlink.load_control_authn_plugin)
     make_secret(tmp_path / "control.secret")
-    access.require_secret(tmp_path / "control.secret")
+    control.require_secret(tmp_path / "control.secret")
     app = create_app(flower_superlink._parse_superlink_lifespan_config(), flower_superlink.SuperLinkLifespan)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
 
@@ -65,7 +65,7 @@ def test_the_control_api_refuses_everybody_without_the_secret(ask: Ask, tmp_path
 def test_a_short_secret_is_no_secret(tmp_path: Path) -> None:
     (tmp_path / "control.secret").write_bytes(b"\n")
     with pytest.raises(ValueError, match="too short"):
-        access.require_secret(tmp_path / "control.secret")
+        control.require_secret(tmp_path / "control.secret")
 
 
 def answering(status: int) -> Any:
@@ -79,13 +79,13 @@ def answering(status: int) -> Any:
 
 
 def test_a_superlink_that_answers_to_anybody_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    control = Control("127.0.0.1:1", tmp_path / "ca.crt", tmp_path / "control.secret")
+    link = Control("127.0.0.1:1", tmp_path / "ca.crt", tmp_path / "control.secret")
     monkeypatch.setattr(Control, "_send", answering(401))
-    control.check_refusal()
+    link.check_refusal()
     for status, reason in ((200, "answers to anybody"), (500, "does not work")):
         monkeypatch.setattr(Control, "_send", answering(status))
         with pytest.raises(TacitError, match=reason):
-            control.check_refusal()
+            link.check_refusal()
 
 
 class Recorded:

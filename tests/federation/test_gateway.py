@@ -17,9 +17,8 @@ import httpx
 from tacit.errors import TacitError
 from tacit.federation.flower.processes import Link
 from tacit.federation.protocol.terms import Participant, Terms
-from tacit.federation.service.enrolment import Enrolment, Member, read_invitation
-from tacit.federation.service.gateway import Gateway, Meter, leaving
-from tacit.federation.service.oversize_log import OversizeLog
+from tacit.federation.service.gateway import Gateway, Meter, OversizeLog, leaving
+from tacit.federation.service.roster import Enrolment, Member, read_invitation
 from tacit.federation.service.tls import fingerprint, make_node_key, sign, signed_by
 
 OFFER = '{"levels": {"private": {}, "open": {}}, "rows": false}'

@@ -19,11 +19,10 @@ from tacit.experiments.config import Config
 from tacit.federation.protocol.client import Refusal
 from tacit.federation.protocol.messages import Answer, unpack
 from tacit.federation.protocol.terms import Participant, Terms, checked_rows, read_terms
-from tacit.federation.service import members
-from tacit.federation.service.client_dir import Agreement, ClientFolder
-from tacit.federation.service.demands import Demands, about_others
+from tacit.federation.service import join
+from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, about_others
+from tacit.federation.service.experiment import LEFT_OUT, PERMITTED
 from tacit.federation.service.offer import read_offer
-from tacit.federation.service.permitted import LEFT_OUT, PERMITTED
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import key_fingerprint
 from tacit.privacy.mechanisms.distributed_plan import epsilon_alone, own_noise
@@ -91,11 +90,11 @@ def test_who_waits_is_accepted_by_the_fingerprint_that_was_compared(tmp_path: Pa
     assert answer(home, "one", others) == "terms"
     assert home.refusal is not None
     assert "tacit members" in home.refusal
-    assert sum("waits" in line for line in members.lines(home.folder)) == 5
+    assert sum("waits" in line for line in join.lines(home.folder)) == 5
     with pytest.raises(TacitError, match="nobody waits"):
-        list(members.change(home.folder, ["SHA256:something"], None))
+        list(join.change(home.folder, ["SHA256:something"], None))
     for key in [*others.values(), liar.roster(home, {})[0].key]:
-        assert list(members.change(home.folder, [key_fingerprint(key)], None))
+        assert list(join.change(home.folder, [key_fingerprint(key)], None))
     assert answer(home, "one", others) == "round"
 
 
@@ -110,7 +109,7 @@ def test_a_member_can_demand_more_of_its_own_share_than_the_offer_has(tmp_path: 
 def test_a_floor_that_was_raised_later_is_kept(tmp_path: Path, others: dict[str, str]) -> None:
     home = member(tmp_path)
     assert answer(home, "one", others) == "round"
-    list(members.change(home.folder, (), 10.0))
+    list(join.change(home.folder, (), 10.0))
     assert answer(home, "two", others) == "terms"
 
 

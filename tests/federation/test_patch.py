@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from tacit.errors import TacitError
-from tacit.federation.flower import access, executor, no_remote_code, replies, server_app
+from tacit.federation.flower import control, executor, no_remote_code, server_app, transport
 from tacit.federation.flower.patch import Patch
 from tacit.federation.flower.transport import FlowerTransport
 
@@ -24,10 +24,10 @@ ALL = (
     no_remote_code.UNPACKED,
     no_remote_code.LOADED,
     no_remote_code.INSTALLED,
-    access.LOADED,
+    control.LOADED,
     executor.CHOSEN,
     server_app.PULLED,
-    replies.RECEIVED,
+    transport.RECEIVED,
 )
 HERE = Path(no_remote_code.__file__).parents[2]
 RENAMED = """
@@ -82,10 +82,10 @@ def test_half_an_answer_is_waited_for_until_the_deadline_and_no_longer(monkeypat
     module: Any = server_app.PULLED.check()
     monkeypatch.setattr(module, "pull_objects", module.pull_objects)
     due = server_app.keep_deadlines()
-    transport = FlowerTransport(None, {}, lambda _: set())  # pyright: ignore
-    due.append(transport)
-    began = transport.until = time.monotonic()
-    transport.until += 1.0
+    carrier = FlowerTransport(None, {}, lambda _: set())  # pyright: ignore
+    due.append(carrier)
+    began = carrier.until = time.monotonic()
+    carrier.until += 1.0
 
     def half(number: str) -> bytes:
         if number == "there":
@@ -95,7 +95,7 @@ def test_half_an_answer_is_waited_for_until_the_deadline_and_no_longer(monkeypat
     with pytest.raises(ObjectPullError):
         module.pull_objects(object_ids=["there", "missing"], pull_object_fn=half)
     assert 0.9 < time.monotonic() - began < 4.0
-    transport.until = 0.0  # what has come whole is taken even after the deadline
+    carrier.until = 0.0  # what has come whole is taken even after the deadline
     assert module.pull_objects(object_ids=["there"], pull_object_fn=half) == {"there": b"1"}
 
 
@@ -103,10 +103,10 @@ def test_an_answer_is_sent_when_it_is_ready_and_not_a_round_later(monkeypatch: p
     """Flower's node, left with one answer too many by a killed server, sends each when the next question comes."""
     from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState, MessageEntry
 
-    module: Any = replies.RECEIVED.check()
-    monkeypatch.setattr(module, replies.RECEIVED.name, module._pull_and_store_message)
-    replies.send_when_ready()
-    names = replies.RECEIVED.parameters
+    module: Any = transport.RECEIVED.check()
+    monkeypatch.setattr(module, transport.RECEIVED.name, module._pull_and_store_message)
+    transport.send_when_ready()
+    names = transport.RECEIVED.parameters
     state: Any = SimpleNamespace(msg_store={}, lock_msg_store=threading.Lock())
 
     def look() -> int | None:

@@ -25,7 +25,7 @@ from tacit.methods import (
     PFedMe,
     QuPeD,
 )
-from tacit.methods.distillation import kl
+from tacit.methods.mutual import kl
 from tacit.rounds.assemble import Privacy
 from tests.methods.test_closed_forms import START, TASK, reply, site
 from tests.worlds import largest_difference, run, states

@@ -19,7 +19,7 @@ from tacit.models.input_transform import Convolution, Transform, Transformed
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.assemble import Training, assemble
 from tacit.rounds.loop import Run, Schedule
-from tacit.rounds.non_interference import interferes
+from tacit.rounds.preflight import interferes
 from tacit.sampling.cohorts import Poisson
 from tests.worlds import PLANS, largest_difference, net, ragged, states
 

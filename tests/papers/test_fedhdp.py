@@ -18,7 +18,7 @@ from papers.fedhdp import overview as fedhdp_overview
 from papers.fedhdp.paper import printed, ratios, tables
 from papers.fedhdp.recipe import DP_FEDAVG, MENU, MNIST, NON_PRIVATE, OPTIMAL, SEVERE, Recipe, at
 from papers.page import Page, Results, show, write
-from tacit.data.pools import Ids, Pool
+from tacit.data.partition import Ids, Pool
 from tacit.experiments.build import build_method, build_privacy, build_training
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.release import Grouped, Totals

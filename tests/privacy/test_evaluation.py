@@ -21,8 +21,7 @@ from tacit.privacy.mechanisms.release import Grouped, Totals
 from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.rounds.assemble import Privacy
-from tacit.sampling.cohorts import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
-from tacit.sampling.limited_participation import LimitedParticipation
+from tacit.sampling.cohorts import FixedSize, FixedSteps, LimitedParticipation, Poisson, PoissonBatches, Shuffled
 from tests.worlds import assembled
 
 CLIENTS, ROUNDS = 40, 12

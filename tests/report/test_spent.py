@@ -352,7 +352,7 @@ def test_neither_metrics_nor_facts_hold_an_epsilon(stopped: dict[tuple[str, str]
     assert not [key for promise in json.loads(folder.facts.read_text())["promises"] for key in promise if "eps" in key]
 
 
-REPLAYS = {"report/spending.py", "federation/protocol/client_account.py"}
+REPLAYS = {"report/spending.py", "federation/protocol/client_store.py"}
 """Who turns charges into epsilons: reports, and a member that asks what it can still afford."""
 PLANS_AHEAD = {
     "report/budget.py",

@@ -15,7 +15,7 @@ from tacit.core import tree
 from tacit.methods import Ditto, FedAvg, KeepLocal, LocalOnly, Method, PPSgd, Scaffold
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.loop import Run, Schedule
-from tacit.simulation.heterogeneity import MOST, LossRecorder, distances
+from tacit.simulation.timing import MOST, LossRecorder, distances
 from tests.experiments.tiny import run as tiny_run
 from tests.worlds import CENTRAL, assembled, ragged
 

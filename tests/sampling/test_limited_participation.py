@@ -15,8 +15,7 @@ from tacit.privacy.levels import Level, LevelOptions, by_fraction
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.plan import CalibrationContext, Plan, Request
-from tacit.sampling.cohorts import Shuffled
-from tacit.sampling.limited_participation import LimitedParticipation
+from tacit.sampling.cohorts import LimitedParticipation, Shuffled
 
 LEVEL = Level("private", 4.0, 1e-3)
 

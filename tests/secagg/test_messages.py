@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import TacitError
+from tacit.secagg.codec import pack, packed_bytes, residues, unpack
 from tacit.secagg.messages import KINDS, MAGIC, Masked, Survivors, decode, encode, largest
-from tacit.secagg.packing import pack, packed_bytes, residues, unpack
 from tacit.secagg.terms import Refused, Terms
 from tests.secagg.rounds import STAGES, Round, inputs, terms
 

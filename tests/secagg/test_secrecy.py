@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from tacit.secagg import primitives
-from tacit.secagg.packing import add_signed, residues, unpack
+from tacit.secagg.codec import add_signed, residues, unpack
 from tacit.secagg.terms import Terms
 from tests.secagg.rounds import Round, plain, seeded, terms
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.secagg import shamir
+from tacit.secagg import primitives
+from tacit.secagg.codec import packed_bytes
 from tacit.secagg.messages import Part, Sealed, Unmasking
-from tacit.secagg.packing import packed_bytes
 from tacit.secagg.terms import Refused, Spoiled, TooFew
 from tests.secagg.rounds import STAGES, Round, inputs, plain, terms
 
@@ -129,7 +129,7 @@ def test_a_key_that_another_member_offered_is_refused() -> None:
 
 def off_by_one(part: Part) -> Part:
     """Well-formed and wrong: the field alone would not notice."""
-    return replace(part, share=(shamir.element(part.share) ^ 1).to_bytes(66, "big"))
+    return replace(part, share=(primitives.element(part.share) ^ 1).to_bytes(66, "big"))
 
 
 @pytest.mark.parametrize("kind", ["seeds", "keys"])

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tacit.secagg import primitives, shamir
-from tacit.secagg.codec import dump
+from tacit.secagg import primitives
+from tacit.secagg.codec import dump, pack
 from tacit.secagg.messages import encode
-from tacit.secagg.packing import pack
 from tacit.secagg.terms import Terms
 from tests.secagg.rounds import STAGES, Round, plain, seeded
 
@@ -45,13 +44,13 @@ def _terms() -> dict[str, Any]:
 
 def _shamir() -> dict[str, Any]:
     secret = bytes(range(32))
-    shares = shamir.split(secret, 3, range(1, 6), seeded("shamir"))
+    shares = primitives.split(secret, 3, range(1, 6), seeded("shamir"))
     return {
         "secret": secret.hex(),
         "threshold": 3,
         "source": "shamir",
         "shares": {str(x): share.hex() for x, share in shares.items()},
-        "weights of 1, 3, 5": {str(x): str(w) for x, w in shamir.weights((1, 3, 5)).items()},
+        "weights of 1, 3, 5": {str(x): str(w) for x, w in primitives.weights((1, 3, 5)).items()},
     }
 
 

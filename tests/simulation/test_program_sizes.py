@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tacit.sampling.cohorts import Shuffled
-from tacit.simulation.chunking import Chunking
-from tacit.simulation.program_sizes import Costs, ProgramSizes, Size
+from tacit.simulation.chunks import Chunking, Costs, ProgramSizes, Size
 
 FOREVER = 10**9
 

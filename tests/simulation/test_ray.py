@@ -20,7 +20,7 @@ from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.membership import Change
 from tacit.rounds.assemble import Privacy, Training
 from tacit.rounds.loop import Run
-from tacit.simulation.chunking import Compile
+from tacit.simulation.chunks import Compile
 from tests.experiments.tiny import run as run_tiny
 from tests.experiments.tiny import tiny
 from tests.worlds import DISTRIBUTED, GROUPED, PLANS, PRIVATE, largest_difference, run, states

@@ -21,7 +21,7 @@ from tacit.rounds.loop import Run
 from tacit.sampling.availability import Availability
 from tacit.secagg import local
 from tacit.simulation import secure_sum
-from tacit.simulation.chunking import Compile
+from tacit.simulation.chunks import Compile
 from tests.experiments.tiny import run as run_tiny
 from tests.experiments.tiny import tiny
 from tests.worlds import DISTRIBUTED, PRIVATE, largest_difference, run, states

@@ -14,7 +14,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run
 from tacit.sampling.cohorts import FixedSize, FixedSteps, Shuffled
-from tacit.simulation.chunking import Chunking
+from tacit.simulation.chunks import Chunking
 
 SIZES = (3, 8, 15, 26, 41, 60, 77, 95, 112, 124)
 

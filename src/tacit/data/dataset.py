@@ -279,7 +279,7 @@ def from_csv(path: str | Path, *, client: str = "client", label: str = "label", 
 
     `options` are those of `from_clients`.
     """
-    from tacit.data.tables import read_csv
+    from tacit.data.loaders import read_csv
 
     table = read_csv(path, client=client, label=label)
     assert table.ids is not None

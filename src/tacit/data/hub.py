@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tacit.data.dataset import Pair, count_classes, features, labels
-from tacit.data.pools import Ids, Pool
+from tacit.data.partition import Ids, Pool
 from tacit.data.validate import unknown
 from tacit.errors import TacitError
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tacit.core.rng import generator
 from tacit.data.dataset import as_input
-from tacit.data.pools import Ids, Pool
+from tacit.data.partition import Ids, Pool
 from tacit.data.validate import at_least, unknown
 from tacit.errors import TacitError
 

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike
 
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_choice, check_fitted, check_several, check_share, check_vector
-from tacit.estimation.collect import Model
-from tacit.estimation.learned import Learned
+from tacit.estimation.collect import Learned, Model
 from tacit.estimation.linear import LinearShrinkage, check_delta
 from tacit.estimation.messages import Domain
 from tacit.estimation.published import published_rates

@@ -9,9 +9,9 @@ import typer
 from tacit.errors import TacitError
 
 if TYPE_CHECKING:
+    from tacit.estimation.files import Told
     from tacit.estimation.messages import Message
     from tacit.estimation.spending import Questions
-    from tacit.estimation.tabulate import Told
 
 Send = Literal["exact", "randomised-response", "gaussian", "central"]
 
@@ -60,13 +60,13 @@ def rates(
     force: Force = False,
 ) -> None:
     """A rate for each client from its successes and trials; with --epsilon, by randomised response."""
-    from tacit.estimation import tabulate
+    from tacit.estimation import files
     from tacit.estimation.bernoulli import BernoulliRates
 
     sent = _message(message or _default("randomised-response", epsilon, delta), epsilon, delta, bits)
     questions = _questions(table, out, ledger, budget, sent, pictures, force)
     made = BernoulliRates(prior_mean=prior_mean, prior_variance=prior_variance, message=sent, seed=seed)
-    told = tabulate.rates(made, table, id_, successes, trials, out, lambda: questions and questions.pay(sent))
+    told = files.rates(made, table, id_, successes, trials, out, lambda: questions and questions.pay(sent))
     _tell(told, out, pictures, questions)
 
 
@@ -92,7 +92,7 @@ def means(
     force: Force = False,
 ) -> None:
     """A mean for each client: from samples (a row each), or with --size from means; with --epsilon, Gaussian noise."""
-    from tacit.estimation import tabulate
+    from tacit.estimation import files
     from tacit.estimation.gaussian import GaussianMeans
 
     sent = _message(message or _default("gaussian", epsilon, delta), epsilon, delta, bits)
@@ -105,7 +105,7 @@ def means(
         radius=radius,
         seed=seed,
     )
-    told = tabulate.means(made, table, id_, value, size, out, lambda: questions and questions.pay(sent))
+    told = files.means(made, table, id_, value, size, out, lambda: questions and questions.pay(sent))
     _tell(told, out, pictures, questions)
 
 

@@ -9,6 +9,20 @@ How the variance of the prior is learned depends on the message (`Message.square
 The last two are noisy. The weight is best for the mean of what the variance may be (flat above 0, given its estimate
 and that estimate's standard deviation), so that a low draw does not pull everybody to the centre; and nobody moves
 farther than does no harm at the variance's upper confidence limit, `SURE` standard deviations above (`Learned.pull`).
+
+A prior as far as it was learned, and what follows from it for each client: how far to go toward the centre.
+
+A client with n samples varies around its own truth by v = (noise - slope * t) / n in each coordinate, truths vary by
+t around the centre (Gaussian: noise is the samples' variance, slope 0; Bernoulli: noise = mu (1 - mu), slope 1).
+Theorems 1 and 2 for clients of unequal size: let the centre be the sum of w_k q_k with variance S, own share w. Then
+pulling client i by b toward it has the error
+
+    (1 - b (1 - w))^2 v + b^2 ((1 - w)^2 t + S - w^2 (t + v)),   least at  b = (1 - w) v / ((1 - 2 w) (t + v) + S),
+
+where it equals v (1 - b (1 - w)). With equal sizes, w = 1/m and S = (t + v + s_q^2) / m, this is the paper's
+a = 1 - b = T / (T + v), T = t + s_q^2 / (m - 1).
+
+Everything that learning needs of the clients, in one pass and little memory: counts, means and spread by size.
 """
 
 from dataclasses import dataclass, field
@@ -19,11 +33,152 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from tacit.core import rng
-from tacit.estimation.learned import Learned
 from tacit.estimation.messages import Domain, Message, source
-from tacit.estimation.sums import Sums
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """All that the server tells the clients, and nothing else: everything here was learned from messages."""
+
+    centre: Array  # [dimension]
+    prior_variance: float  # t
+    most_variance: float  # what t hardly exceeds, by its uncertainty; t itself where that is known or counted in
+    noise: float
+    slope: float
+    message_variance: float  # added to each message that enters the centre
+    centre_variance: float  # S
+    share: float  # of a client in the centre: its weight is share / (t + v + message variance) if `by_size`
+    by_size: bool
+    trusted: bool  # False: too few clients to know the prior's variance; nobody moves
+
+    @property
+    def dimension(self) -> int:
+        return len(self.centre)
+
+    def own_variance(self, sizes: Array) -> Array:
+        """v of clients with these numbers of samples."""
+        return self._own(self.prior_variance, sizes)
+
+    def weight(self, sizes: Array) -> Array:
+        """w of clients with these numbers of samples whose message entered the centre."""
+        if not self.by_size or self.share == 0:
+            return np.full(len(sizes), self.share)
+        total = self.prior_variance + self.own_variance(sizes) + self.message_variance
+        return self.share / np.where(total > 0, total, 1.0)
+
+    def pull(self, sizes: Array, weight: Array) -> Array:
+        """The best b, from 0 (local) to 1 (the centre), but never more than does no harm at `most_variance`.
+
+        The error is a parabola in b that is back at its start, the local error, at twice the best b.
+        """
+        if not self.trusted:
+            return np.zeros(len(sizes))
+        harmless = 2 * self._best(self.most_variance, sizes, weight)
+        return np.clip(np.minimum(self._best(self.prior_variance, sizes, weight), harmless), 0.0, 1.0)
+
+    def error(self, sizes: Array, weight: Array, pull: Array | float) -> Array:
+        """Expected squared error, summed over the dimension, of clients that are pulled by `pull`."""
+        own, keep = self.own_variance(sizes), np.square(1 - weight)
+        others = keep * self.prior_variance + self.centre_variance - weight**2 * (self.prior_variance + own)
+        one = np.square(1 - pull * (1 - weight)) * own + np.square(pull) * np.maximum(others, 0.0)
+        return self.dimension * one
+
+    def _own(self, prior_variance: float, sizes: Array) -> Array:
+        return max(self.noise - self.slope * prior_variance, 0.0) / sizes
+
+    def _best(self, prior_variance: float, sizes: Array, weight: Array) -> Array:
+        """The minimum of the error, if the truths vary by `prior_variance`; 0 where nothing is to be gained."""
+        own = self._own(prior_variance, sizes)
+        total = (1 - 2 * weight) * (prior_variance + own) + self.centre_variance
+        return np.divide((1 - weight) * own, total, out=np.zeros(len(sizes)), where=total > 0)
+
+
+class Answers(NamedTuple):
+    """For each of some clients: what it says, and what is expected of it."""
+
+    estimates: Array  # [clients, dimension]
+    pull: Array
+    mse: Array
+    local_mse: Array
+    global_mse: Array
+
+
+def answers(learned: Learned, values: Array, sizes: Array, inside: Array | None = None) -> Answers:
+    """`inside`: which clients' messages entered the centre (1 or 0 each); None: none, they are new."""
+    weight = np.zeros(len(sizes)) if inside is None else inside * learned.weight(sizes)
+    pull = learned.pull(sizes, weight)
+    estimates = values + pull[:, None] * (learned.centre - values)
+    local, all_ = (learned.error(sizes, weight, fixed) for fixed in (0.0, 1.0))
+    return Answers(estimates, pull, learned.error(sizes, weight, pull), local, all_)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """For each number of samples: how many clients have it, the mean of their values, the squares around that mean.
+
+    Adding is associative up to rounding, so chunks in any number and order give the same; no cancellation for values
+    far from 0.
+    """
+
+    sizes: Array  # [g], ascending
+    counts: Array  # [g]
+    means: Array  # [g, dimension]
+    spread: Array  # [g], summed over the dimension
+
+    @classmethod
+    def of(cls, values: Array, sizes: Array) -> "Sums":
+        kinds, codes = np.unique(sizes, return_inverse=True)
+        counts = np.bincount(codes, minlength=len(kinds)).astype(np.float64)
+        columns = [_total_of(codes, column, len(kinds)) for column in values.T]
+        means = np.column_stack(columns) / counts[:, None]
+        around = np.square(values - means[codes]).sum(1)
+        return cls(kinds, counts, means, _total_of(codes, around, len(kinds)))
+
+    @classmethod
+    def empty(cls, dimension: int) -> "Sums":
+        return cls(np.empty(0), np.empty(0), np.empty((0, dimension)), np.empty(0))
+
+    def __add__(self, other: "Sums") -> "Sums":
+        """Chan's update, size by size."""
+        kinds, codes = np.unique(np.concatenate([self.sizes, other.sizes]), return_inverse=True)
+        each = np.concatenate([self.counts, other.counts])
+        values = np.concatenate([self.means, other.means])
+        spread = _total_of(codes, np.concatenate([self.spread, other.spread]), len(kinds))
+        counts = _total_of(codes, each, len(kinds))
+        columns = [_total_of(codes, each * column, len(kinds)) for column in values.T]
+        means = np.column_stack(columns) / counts[:, None]
+        spread += _total_of(codes, each * np.square(values - means[codes]).sum(1), len(kinds))
+        return Sums(kinds, counts, means, spread)
+
+    @property
+    def clients(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def dimension(self) -> int:
+        return self.means.shape[1]
+
+    def mean(self, weights: Array | None = None) -> Array:
+        """The mean value over clients, weighted by size where `weights` [g] are given."""
+        each = self.counts if weights is None else self.counts * weights
+        return each @ self.means / each.sum()
+
+    def moment(self, weights: Array | None = None) -> tuple[float, float]:
+        """(M, h): the spread of values around their mean, a coordinate, as an unbiased estimate of
+        t + c * h when a client of n samples varies by t + c / n."""
+        weight = np.ones_like(self.sizes) if weights is None else weights
+        each = self.counts * weight
+        around = self.spread + self.counts * np.square(self.means - self.mean(weight)).sum(1)
+        share = each * (1 - weight / each.sum())
+        return float(weight @ around / self.dimension / share.sum()), float((share / self.sizes).sum() / share.sum())
+
+
+def _total_of(codes: NDArray[np.intp], values: Array, kinds: int) -> Array:
+    return np.asarray(np.bincount(codes, values, kinds), dtype=np.float64)
+
+
 SURE = 3.0
 BLOCK = 1 << 16
 """Clients whose messages share a stream of randomness: results do not depend on how a table was cut in chunks."""

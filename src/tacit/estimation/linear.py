@@ -16,16 +16,18 @@ from tacit.errors import TacitError
 from tacit.estimation.base import Array, PersonalEstimator, check_choice, check_positive, check_several
 from tacit.estimation.collect import (
     BLOCK,
+    Answers,
     Collector,
+    Learned,
     Model,
     Variance,
+    answers,
     conclude,
     precision,
     solve,
     spread_moment,
     square_moment,
 )
-from tacit.estimation.learned import Answers, Learned, answers
 from tacit.estimation.messages import Domain, Exact, Message, source
 from tacit.privacy.ledger.statement import SIMULATION
 

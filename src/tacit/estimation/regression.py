@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 
 from tacit.estimation.base import Array, check_positive
 from tacit.estimation.messages import Message
-from tacit.estimation.regression_data import Directions, decompose
 from tacit.estimation.regression_error import (
     coordinate_variance,
     global_mse,
@@ -18,9 +17,8 @@ from tacit.estimation.regression_error import (
     mean_error,
     posterior_mse,
 )
-from tacit.estimation.regression_learn import Given, evidence_of, learn_em, learn_gradient, starting
-from tacit.estimation.regression_model import Prior, estimates, local, unpack
-from tacit.estimation.regression_private import Learned, learn
+from tacit.estimation.regression_learn import Given, Learned, evidence_of, learn, learn_em, learn_gradient, starting
+from tacit.estimation.regression_model import Directions, Prior, decompose, estimates, local, unpack
 from tacit.estimation.regression_settings import OnePrior
 
 

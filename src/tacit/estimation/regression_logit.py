@@ -12,8 +12,18 @@ import numpy as np
 from scipy.special import expit, logsumexp
 
 from tacit.errors import TacitError
-from tacit.estimation.regression_data import Directions, Flags, Floats, Ints, Rows, decompose, segments
-from tacit.estimation.regression_model import LEAST, Floor, Prior
+from tacit.estimation.regression_model import (
+    LEAST,
+    Directions,
+    Flags,
+    Floats,
+    Floor,
+    Ints,
+    Prior,
+    Rows,
+    decompose,
+    segments,
+)
 
 NODES = 12
 _STEPS = 50

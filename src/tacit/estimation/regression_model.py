@@ -2,15 +2,209 @@
 
 theta_i ~ sum_l p_l N(mu_l, s_l^2 I), y_i = X_i theta_i + noise of variance s_x^2. k = 1 is the paper's model (13); one
 step of EM costs two products of the directions with k vectors, so it is linear in rows and never forms a d x d matrix.
+
+Rows of many clients, and the one decomposition from which every regression here is computed.
+
+A client's rows are X = U diag(s) V with orthonormal rows of V. A Gaussian prior that is the same in all directions acts
+on each of them alone, so estimates, likelihoods and errors are sums over "directions": all clients' rows of V under
+each other, at most as large as the data. Clients of unequal size and singular designs need no case of their own.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from tacit.errors import TacitError
-from tacit.estimation.regression_data import Directions, Floats, segments, spread
+from tacit.estimation.base import codes_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class Rows(NamedTuple):
+    """All clients' rows under each other, client after client. Finite; every client has at least one row."""
+
+    x: Floats  # [rows, d]
+    y: Floats  # [rows]
+    starts: Ints  # [clients + 1]
+    names: NDArray[Any]  # [clients]
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.starts)
+
+
+class Directions(NamedTuple):
+    """The thin singular value decomposition of each client's rows; directions of no length are left out."""
+
+    basis: Floats  # [directions, d], orthonormal within a client
+    length: Floats  # [directions], singular values, above 0
+    answer: Floats  # [directions], the targets along the left singular vectors
+    starts: Ints  # [clients + 1]
+    sizes: Ints  # [clients], rows
+    rest: Floats  # [clients], squared norm of the targets that no coefficients can explain
+
+    @property
+    def ranks(self) -> Ints:
+        return np.diff(self.starts)
+
+    @property
+    def owner(self) -> Ints:
+        """The client of each direction."""
+        return np.repeat(np.arange(len(self.sizes)), self.ranks)
+
+
+def read_rows(x: Any, y: Any, groups: ArrayLike | None, offsets: ArrayLike | None) -> Rows:
+    """Rows from per-client lists, or from flat arrays with a client's name for each row or with offsets.
+
+    The order of clients is the list's, the offsets', or that of the sorted names. One line says what is wrong.
+    """
+    if groups is not None and offsets is not None:
+        raise TacitError("rows have both groups and offsets: give one of the two")
+    if groups is not None:
+        return _checked(*_by_name(_matrix(x), _vector(y), groups))
+    if offsets is not None:
+        starts = _offsets(np.asarray(offsets))
+        return _checked(_matrix(x), _vector(y), starts, np.arange(len(starts) - 1))
+    return _checked(*_listed(x, y))
+
+
+def segments(values: Floats, starts: Ints) -> Floats:
+    """Sums of `values` (first axis) over each client; 0 for a client without any."""
+    padded = np.concatenate([values, np.zeros((1, *values.shape[1:]))])
+    sums = np.add.reduceat(padded, np.minimum(starts[:-1], len(values)))
+    sums[np.diff(starts) == 0] = 0.0
+    return sums
+
+
+def spread(directions: Directions, amounts: Floats, squared: bool = False) -> Floats:
+    """Each client's vector sum of its directions (or their squares) times `amounts`, [clients, d]."""
+    out = np.zeros((len(directions.sizes), directions.basis.shape[1]))
+    for first in range(0, len(out), 1024):
+        last = min(first + 1024, len(out))
+        low, high = directions.starts[first], directions.starts[last]
+        rows = directions.basis[low:high] ** (2 if squared else 1)
+        out[first:last] = segments(rows * amounts[low:high, None], directions.starts[first : last + 1] - low)
+    return out
+
+
+def along(directions: Directions, vectors: Floats) -> Floats:
+    """Each client's own vector [clients, d] measured along its directions. Works in bounded extra memory."""
+    out = np.empty(len(directions.length))
+    owner = directions.owner
+    for first in range(0, len(out), 8192):
+        part = slice(first, first + 8192)
+        out[part] = np.einsum("rd,rd->r", directions.basis[part], vectors[owner[part]])
+    return out
+
+
+def decompose(rows: Rows) -> Directions:
+    """The directions of all clients, clients of the same size in one batch."""
+    d, ranks = rows.x.shape[1], np.zeros(len(rows.sizes), dtype=np.int64)
+    most = np.minimum(rows.sizes, d)
+    wide = _starts(most)
+    basis, length, answer = np.empty((wide[-1], d)), np.empty(wide[-1]), np.empty(wide[-1])
+    for members, x, y in batches(rows):
+        u, s, v = np.linalg.svd(x, full_matrices=False)
+        real = s > s[:, :1] * np.finfo(float).eps * max(x.shape[1:])
+        place = (wide[members][:, None] + np.arange(s.shape[1])).ravel()
+        basis[place], length[place] = v.reshape(-1, d), np.where(real, s, 0.0).ravel()
+        answer[place] = np.einsum("gnr,gn->gr", u, y).ravel()
+        ranks[members] = real.sum(axis=1)
+    keep = length > 0
+    if not keep.all():
+        basis, length, answer = basis[keep], length[keep], answer[keep]
+    starts = _starts(ranks)
+    energy = segments(rows.y**2, rows.starts) - segments(answer**2, starts)
+    rest = np.where(ranks < rows.sizes, np.maximum(energy, 0.0), 0.0)
+    return Directions(basis, length, answer, starts, rows.sizes, rest)
+
+
+def batches(rows: Rows, limit: int = 1 << 22) -> Iterator[tuple[Ints, Floats, Floats]]:
+    """Clients of equal size: their numbers, rows [clients, n, d] and targets [clients, n], a few MB at a time."""
+    for size in np.unique(rows.sizes):
+        members = np.flatnonzero(rows.sizes == size)
+        step = max(1, limit // int(size * rows.x.shape[1]))
+        for part in (members[i : i + step] for i in range(0, len(members), step)):
+            take = rows.starts[part][:, None] + np.arange(size)
+            yield part, rows.x[take], rows.y[take]
+
+
+def _starts(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _matrix(x: ArrayLike) -> Floats:
+    values = _floats("features", x)
+    if values.ndim != 2 or values.shape[1] == 0:
+        raise TacitError(f"features have shape {values.shape}: give rows x features, at least one feature")
+    return values
+
+
+def _vector(y: ArrayLike) -> Floats:
+    values = _floats("targets", y)
+    if values.ndim != 1:
+        raise TacitError(f"targets have shape {values.shape}: give one number a row")
+    return values
+
+
+def _floats(what: str, values: ArrayLike) -> Floats:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TacitError(f"{what} cannot be read as numbers ({error}): give plain numbers") from None
+
+
+def _offsets(offsets: NDArray[Any]) -> Ints:
+    if offsets.ndim != 1 or len(offsets) < 2 or not np.issubdtype(offsets.dtype, np.integer) or offsets[0] != 0:
+        raise TacitError("offsets must be whole numbers from 0 to the number of rows, one more than clients")
+    return offsets.astype(np.int64)
+
+
+def _by_name(x: Floats, y: Floats, groups: ArrayLike) -> tuple[Floats, Floats, Ints, NDArray[Any]]:
+    names, number, counts = codes_of(groups, len(x))
+    if len(y) != len(x):
+        raise TacitError(f"{len(x)} rows and {len(y)} targets do not match")
+    order = np.argsort(number, kind="stable")
+    return x[order], y[order], _starts(counts.astype(np.int64)), names
+
+
+def _listed(x: Any, y: Any) -> tuple[Floats, Floats, Ints, NDArray[Any]]:
+    if not isinstance(x, Sequence | np.ndarray) or not isinstance(y, Sequence | np.ndarray) or len(x) != len(y):
+        raise TacitError(
+            "give a list of feature matrices and one of targets, a pair a client, or name each row's client"
+        )
+    if len(x) == 0:
+        raise TacitError("there are no clients: give at least one")
+    parts, targets = [_matrix(part) for part in x], [_vector(part) for part in y]
+    widths = {part.shape[1] for part in parts}
+    if len(widths) > 1:
+        raise TacitError(f"clients have {sorted(widths)} features: all need the same number")
+    unequal = [i for i, (a, b) in enumerate(zip(parts, targets, strict=True)) if len(a) != len(b)]
+    if unequal:
+        raise TacitError(
+            f"client {unequal[0]} has {len(parts[unequal[0]])} rows and {len(targets[unequal[0]])} targets"
+        )
+    starts = _starts(np.array([len(part) for part in parts]))
+    return np.concatenate(parts), np.concatenate(targets), starts, np.arange(len(parts))
+
+
+def _checked(x: Floats, y: Floats, starts: Ints, names: NDArray[Any]) -> Rows:
+    rows = Rows(x, y, starts, names)
+    if len(x) != len(y) or starts[-1] != len(x):
+        raise TacitError(f"{len(x)} rows, {len(y)} targets and offsets up to {starts[-1]} do not match")
+    if (rows.sizes < 1).any():
+        raise TacitError(f"client {names[int(np.argmin(rows.sizes))]} has no rows: leave it out")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        bad = int(np.flatnonzero(~(np.isfinite(x).all(axis=1) & np.isfinite(y)))[0])
+        name = names[int(np.searchsorted(starts, bad, side="right")) - 1]
+        raise TacitError(f"client {name} has a value that is not finite: leave the row out or fill it in")
+    return rows
+
 
 LEAST = 1e-300
 MOST = 1e50

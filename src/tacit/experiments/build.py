@@ -28,8 +28,7 @@ from tacit.privacy.plan import Request
 from tacit.rounds.assemble import Privacy, Training, default_plan
 from tacit.rounds.loop import Schedule
 from tacit.sampling.availability import Availability
-from tacit.sampling.cohorts import FixedSize, Poisson
-from tacit.sampling.limited_participation import LimitedParticipation
+from tacit.sampling.cohorts import FixedSize, LimitedParticipation, Poisson
 
 _PLANS: Mapping[str, type] = {
     "open": plans.Open,

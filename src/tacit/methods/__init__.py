@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tacit.core.contract import Method
-from tacit.methods.adaped import AdaPeD
-from tacit.methods.adaped_alone import AdaPeDAlone
+from tacit.methods.adaped import AdaPeD, AdaPeDAlone
 from tacit.methods.apfl import APFL
 from tacit.methods.ditto import Ditto
 from tacit.methods.fedavg import FedAvg
@@ -17,10 +16,9 @@ from tacit.methods.multitask.method import Multitask
 from tacit.methods.mutual import MutualLearning
 from tacit.methods.optimizers import LocalSgd, ServerAdam, ServerSgd
 from tacit.methods.per_fedavg import PerFedAvg
-from tacit.methods.personal import Personal
+from tacit.methods.personal import KL, L1, L2, PRIORS, Mixture, Personal, Prior
 from tacit.methods.pfedme import PFedMe
 from tacit.methods.pp_sgd import PPSgd
-from tacit.methods.priors import KL, L1, L2, PRIORS, Mixture, Prior
 from tacit.methods.quped import QuPeD
 from tacit.methods.scaffold import Scaffold
 

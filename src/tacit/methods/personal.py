@@ -1,13 +1,171 @@
-"""One training loop for every prior: personal parameters pulled towards a population that is learned with them."""
+"""One training loop for every prior: personal parameters pulled towards a population that is learned with them.
 
+Priors of the personal parameters: how a client is pulled, what it tells, what the server makes of it.
+
+Gamma, the prior's parameters, is what is shared. Each prior states -log p(theta; Gamma) up to what does not move.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Protocol
 
+import torch
 from torch import Tensor
 
 from tacit.core import tree
 from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.methods.optimizers import LocalSgd
-from tacit.methods.priors import L2, Prior
+from tacit.methods.adaped import AdaPeD, personal_losses
+from tacit.methods.optimizers import LocalSgd, check
+
+
+class Prior(Protocol):
+    def start(self, params: Tree) -> Shared:
+        """Gamma before the first round."""
+        ...
+
+    def pull(self, theta: Tree, gamma: Shared) -> Tree:
+        """The gradient of -log p(theta; Gamma) in theta; zero for priors of the outputs."""
+        return tree.zeros(theta)
+
+    def losses(self, task: Task, gamma: Shared) -> Losses | None:
+        """The loss of each example with a prior of the outputs in it; None: the task's own."""
+        return None
+
+    def message(self, theta: Tree, gamma: Shared, site: Site) -> Shared:
+        """What a client uploads when theta is trained: a small change of Gamma, seen from this client."""
+        ...
+
+    def learn(self, gamma: Shared, mean: Shared) -> Shared:
+        """Gamma after the mean of the messages."""
+        return tree.split(tree.add(tree.join(gamma), tree.join(mean)))
+
+
+@dataclass(frozen=True)
+class L2(Prior):
+    """N(mu, 1/strength): strength/2 |theta - mu|^2. The server's mu is the mean of the thetas."""
+
+    strength: float = 0.1
+
+    def __post_init__(self) -> None:
+        check("strength", self.strength)
+
+    def start(self, params: Tree) -> Shared:
+        return Shared(params)
+
+    def pull(self, theta: Tree, gamma: Shared) -> Tree:
+        return tree.scale(tree.sub(theta, gamma.model), self.strength)
+
+    def message(self, theta: Tree, gamma: Shared, site: Site) -> Shared:
+        return Shared(tree.sub(theta, gamma.model))
+
+
+@dataclass(frozen=True)
+class L1(L2):
+    """Laplace around mu: strength |theta - mu|_1, which leaves most coordinates at mu. mu goes to the median.
+
+    A message moves no coordinate further than `reach`: with a small one only the sign counts, as for a median.
+    """
+
+    strength: float = 0.001
+    reach: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("reach", self.reach, positive=True)
+
+    def pull(self, theta: Tree, gamma: Shared) -> Tree:
+        return tree.scale(tree.each(torch.sign, tree.sub(theta, gamma.model)), self.strength)
+
+    def message(self, theta: Tree, gamma: Shared, site: Site) -> Shared:
+        return Shared(tree.each(lambda gap: gap.clamp(-self.reach, self.reach), tree.sub(theta, gamma.model)))
+
+
+@dataclass(frozen=True)
+class KL(Prior):
+    """D_KL(p_mu || p_theta) / (2 psi) + log(2 psi) / 2: AdaPeD's, eq. (23). (mu, psi) learn from the trained theta."""
+
+    of: AdaPeD = field(default_factory=AdaPeD)
+
+    def start(self, params: Tree) -> Shared:
+        return self.of.init(params).view
+
+    def losses(self, task: Task, gamma: Shared) -> Losses | None:
+        return personal_losses(task, tree.join(gamma))
+
+    def message(self, theta: Tree, gamma: Shared, site: Site) -> Shared:
+        start = now = tree.join(gamma)
+        for step in range(site.steps):
+            now = site.advance(step, self.of.shared_step(theta, start, now, site, step), now)
+        return tree.split(tree.sub(now, start))
+
+    def learn(self, gamma: Shared, mean: Shared) -> Shared:
+        return self.of.server(Server(gamma), mean, 1.0).view
+
+
+@dataclass(frozen=True)
+class Mixture(Prior):
+    """-log sum_l p_l N(theta; mu_l, spread), Algorithm 4: clients of one kind share a centre.
+
+    A client sends r_l (theta - mu_l) and r_l, its share in each centre, as one upload: a private plan clips the model
+    and all shares together, and the server's ratios are a private clustering step. The spread stays as given: learned
+    with the thetas it would fall to 0 (the objective is unbounded below). Centres start `jitter` apart.
+    """
+
+    components: int = 2
+    spread: float = 1.0
+    jitter: float = 0.01
+
+    def __post_init__(self) -> None:
+        check("components", self.components, positive=True)
+        check("spread", self.spread, positive=True)
+        check("jitter", self.jitter, positive=True)
+
+    def start(self, params: Tree) -> Shared:
+        draw, centres = torch.Generator().manual_seed(0), {}
+        for at in range(self.components):
+            apart = tree.each(lambda leaf: self.jitter * _normal(leaf, draw), params)
+            centres |= tree.prefix(str(at), tree.add(params, apart))
+        like = next(iter(params.values()))
+        return Shared(params, centres | {"share": torch.full((self.components,), 1 / self.components).to(like.dtype)})
+
+    def pull(self, theta: Tree, gamma: Shared) -> Tree:
+        pulls = tree.zeros(theta)
+        for share, gap in zip(*self._seen(theta, gamma), strict=True):
+            pulls = tree.axpy(share / self.spread, gap, pulls)
+        return pulls
+
+    def message(self, theta: Tree, gamma: Shared, site: Site) -> Shared:
+        shares, gaps = self._seen(theta, gamma)
+        told = {}
+        for at, gap in enumerate(gaps):
+            told |= tree.prefix(str(at), tree.scale(gap, shares[at]))
+        return Shared(tree.zeros(gamma.model), told | {"share": shares})
+
+    def learn(self, gamma: Shared, mean: Shared) -> Shared:
+        """Centres move by the means of their own clients; a share is at least a quarter of an equal one."""
+        share = mean.extra["share"].clamp(min=1 / (4 * self.components))
+        moved = {"share": share / share.sum()}
+        for at in range(self.components):
+            step = tree.scale(tree.strip(str(at), mean.extra), 1 / share[at])
+            moved |= tree.prefix(str(at), tree.add(tree.strip(str(at), gamma.extra), step))
+        largest = int(share.argmax())
+        return Shared(tree.strip(str(largest), moved), moved)
+
+    def _seen(self, theta: Tree, gamma: Shared) -> tuple[Tensor, list[Tree]]:
+        """r_l and theta - mu_l."""
+        gaps = [tree.sub(theta, tree.strip(str(at), gamma.extra)) for at in range(self.components)]
+        likely = torch.stack([-tree.norm(gap).square() / (2 * self.spread) for gap in gaps])
+        return (gamma.extra["share"].log() + likely).softmax(0), gaps
+
+
+def _normal(leaf: Tensor, draw: torch.Generator) -> Tensor:
+    return torch.randn(leaf.shape, generator=draw, dtype=leaf.dtype)
+
+
+PRIORS: Final[Mapping[str, Callable[..., Prior]]] = MappingProxyType(
+    {"l2": L2, "l1": L1, "kl": KL, "mixture": Mixture},
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 from tacit.core import tree
 from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.core.tree import View
-from tacit.methods.distillation import Distillation, known, lesson, taught
+from tacit.methods.mutual import Distillation, known, lesson, taught
 from tacit.methods.optimizers import LocalSgd, check, plain
 
 

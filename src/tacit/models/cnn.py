@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from tacit.errors import TacitError
-from tacit.models.layers import conv_max_pool2d_relu, conv_relu
+from tacit.models.linear import conv_max_pool2d_relu, conv_relu
 
 
 def _positive(size: int, model: str, side: int, least: int) -> int:

@@ -24,12 +24,11 @@ from tacit.privacy.mechanisms.noise import NoiseKind
 from tacit.privacy.membership import Change, LevelHistory
 from tacit.privacy.membership import check as check_changes
 from tacit.privacy.plan import CalibrationContext, Plan, Request
-from tacit.rounds.non_interference import interferes
-from tacit.rounds.preflight_shapes import Probe, count_queries, probe
+from tacit.rounds.preflight import Probe, count_queries, interferes, probe
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import FixedSteps, Poisson, PoissonBatches, Shuffled
 from tacit.simulation import secure_sum
-from tacit.simulation.chunking import Compile
+from tacit.simulation.chunks import Compile
 from tacit.simulation.cohort_program import CohortProgram
 from tacit.simulation.device import device_of
 

@@ -16,7 +16,7 @@ from tacit.core import rng, tree
 from tacit.core.contract import Shared, Task, Tree
 from tacit.data.dataset import FederatedDataset, as_input
 from tacit.models.functional import ModuleTask
-from tacit.simulation.chunk import Inputs
+from tacit.simulation.chunks import Inputs
 from tacit.simulation.client_program import ClientProgram
 from tacit.simulation.client_states import Store
 from tacit.simulation.cohort_program import CohortProgram

@@ -22,13 +22,12 @@ from tacit.privacy.membership import Change
 from tacit.privacy.plan import Plan
 from tacit.rounds import checkpoint
 from tacit.rounds.evaluate import Scores, evaluate
-from tacit.rounds.preflight_shapes import Probe
-from tacit.simulation import decisions, memory
+from tacit.rounds.preflight import Probe
+from tacit.simulation import decisions, device
 from tacit.simulation.client_states import Store, open_store
 from tacit.simulation.cohort_program import CohortProgram
 from tacit.simulation.fingerprint import identity
-from tacit.simulation.heterogeneity import LossRecorder, Spread
-from tacit.simulation.timing import Clock, TimedStore
+from tacit.simulation.timing import Clock, LossRecorder, Spread, TimedStore
 
 
 class Progress(NamedTuple):
@@ -109,8 +108,8 @@ class Run:
         changes: Sequence[Change] = (),
     ) -> None:
         engine.check()
-        memory.keep_memory()
-        memory.give_back()
+        device.keep_memory()
+        device.give_back()
         if engine.identity is None:  # "": by the seed alone, to compare with a federation whose parties have no more
             engine = replace(engine, programs={}, decisions={}, identity=identity(engine, changes))
         if schedule.heterogeneity:

@@ -11,7 +11,7 @@ from torch.func import vmap
 from tacit.data.dataset import as_input
 from tacit.errors import TacitError
 from tacit.rounds.loop import Run
-from tacit.simulation.chunk import Inputs
+from tacit.simulation.chunks import Inputs
 
 OWN_ROWS: Final = 256  # training rows that a client's batch statistics are taken from, as in the evaluation
 

@@ -13,8 +13,8 @@ from typing import TypeVar
 import numpy as np
 
 from tacit.errors import TacitError
-from tacit.secagg import primitives, shamir, statements
-from tacit.secagg.codec import dump, load
+from tacit.secagg import primitives, statements
+from tacit.secagg.codec import add_signed, dump, load, pack, residues
 from tacit.secagg.identity import Directory, Identity
 from tacit.secagg.messages import (
     SHARE_BYTES,
@@ -32,7 +32,6 @@ from tacit.secagg.messages import (
     Survivors,
     Unmasking,
 )
-from tacit.secagg.packing import add_signed, pack, residues
 from tacit.secagg.primitives import Source
 from tacit.secagg.terms import Refused, Terms
 
@@ -142,7 +141,7 @@ def _offer(identity: Identity, terms: Terms, source: Source) -> tuple[Offered, O
     if me not in terms.points:
         raise Refused(f"member {me} is not in the cohort of {_where(terms)}")
     seal, mask = primitives.key_pair(source), primitives.key_pair(source)
-    seed = source(shamir.SECRET_BYTES)
+    seed = source(primitives.SECRET_BYTES)
     check = primitives.seed_check(seed, terms.digest, me)
     unsigned = Offer(terms.digest, me, seal.public, mask.public, check, b"")
     signed = dataclasses.replace(unsigned, signature=identity.signer.sign(statements.of_offer(unsigned)))
@@ -156,8 +155,8 @@ def _share(directory: Directory, state: Offered, message: Offers, source: Source
     if me not in offers or offers[me].mask_key != primitives.public_key(state.mask_private):
         raise Refused(f"the offers do not have the keys that member {me} sent")
     points = {member: terms.points[member] for member in offers}
-    keys = shamir.split(state.mask_private, terms.threshold, list(points.values()), source)
-    seeds = shamir.split(state.seed, terms.threshold, list(points.values()), source)
+    keys = primitives.split(state.mask_private, terms.threshold, list(points.values()), source)
+    seeds = primitives.split(state.seed, terms.threshold, list(points.values()), source)
     sealed = []
     for other, x in points.items():
         if other != me:
@@ -202,7 +201,7 @@ def _opened(state: Shared, offers: dict[int, Offer], boxes: dict[int, bytes]) ->
         key = primitives.seal_key(state.seal_private, offers[other].seal_key, digest, other, me)
         plain = primitives.unseal(key, box, digest) or b""
         held = Held(other, plain[:SHARE_BYTES], plain[SHARE_BYTES:])
-        if shamir.is_share(held.key) and shamir.is_share(held.seed):
+        if primitives.is_share(held.key) and primitives.is_share(held.seed):
             yield held
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tacit.errors import TacitError
-from tacit.secagg.codec import dump, load
-from tacit.secagg.packing import packed_bytes
+from tacit.secagg.codec import dump, load, packed_bytes
 from tacit.secagg.terms import Refused, Terms
 
 MAGIC: Final = b"tacit-secagg\x01"  # the last byte is the version

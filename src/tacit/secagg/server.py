@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from tacit.secagg import primitives, shamir, statements
+from tacit.secagg import primitives, statements
+from tacit.secagg.codec import add_signed, residues, unpack
 from tacit.secagg.identity import Directory
 from tacit.secagg.messages import (
     Confirmation,
@@ -30,7 +31,6 @@ from tacit.secagg.messages import (
     Survivors,
     Unmasking,
 )
-from tacit.secagg.packing import add_signed, residues, unpack
 from tacit.secagg.terms import Refused, Spoiled, Terms, TooFew
 
 Outgoing = Mapping[int, FromServer]
@@ -199,7 +199,7 @@ class Unmask(Stage):
             owners = [part.owner for part in parts]
             if len(set(owners)) < len(owners) or not set(owners) <= set(allowed):
                 raise Refused(f"member {sender} reveals shares that it was not asked for")
-            if not all(shamir.is_share(part.share) for part in parts):
+            if not all(primitives.is_share(part.share) for part in parts):
                 raise Refused(f"member {sender} sent something that is not a share")
         return super().accept(sender, message)
 
@@ -247,7 +247,7 @@ class Unmask(Stage):
                 "the round is discarded, and charged"
             )
         for first in range(len(points) if len(points) > t else 1):
-            secret = shamir.combine(shares, shamir.weights((points[first:] + points[:first])[:t]))
+            secret = primitives.combine(shares, primitives.weights((points[first:] + points[:first])[:t]))
             if secret is not None and right(secret):
                 return secret
         raise Spoiled(

@@ -23,9 +23,9 @@ from tacit.privacy.mechanisms.release import Message
 from tacit.privacy.mechanisms.stepwise import StepGuard, StepNoise
 from tacit.privacy.plan import Plan
 from tacit.sampling.availability import Availability
-from tacit.simulation.chunk import Inputs
+from tacit.simulation.chunks import Inputs
 from tacit.simulation.draws import drawn
-from tacit.simulation.heterogeneity import LossRecorder, local_loss
+from tacit.simulation.timing import LossRecorder, local_loss
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,7 @@ from tacit.privacy.mechanisms.encoded_sum import encode_all, encoded_sum, sum_me
 from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.plan import Plan
 from tacit.simulation import secure_sum
-from tacit.simulation.activations import outputs
-from tacit.simulation.chunk import Inputs, Shape
-from tacit.simulation.chunking import Chunking, Compile
+from tacit.simulation.chunks import Chunking, Compile, Inputs, Shape, outputs
 from tacit.simulation.client_program import ClientProgram, handed_over
 from tacit.simulation.client_states import Store
 from tacit.simulation.decisions import Decisions, Key

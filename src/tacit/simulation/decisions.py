@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from tacit.compile.kernels.build import name
-from tacit.simulation.chunk import Shape
+from tacit.simulation.chunks import Shape
 
 Key = tuple[Shape, tuple[torch.Size, ...]]
 """Of a recorded program: its chunk, and the shapes of what is broadcast (a method's may change between rounds)."""

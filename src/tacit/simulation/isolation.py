@@ -6,7 +6,7 @@ was computed from client k alone. Other data of one client must not move another
 *Noisy steps are all there is.* Under `Stepwise` noise is added within the program, by an operation of the privacy room
 (`guarded_steps`) that passes cannot look into. They could still lead data around it. So the program is run with steps
 that are the same whatever the data: then no bit of an upload may depend on the data. The plain program was asked the
-same (`non_interference.py`).
+same (`rounds/preflight.py`).
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from tacit.core import tree
 from tacit.core.contract import Tree
 from tacit.privacy.mechanisms.clipped_upload_sum import stored
 from tacit.privacy.mechanisms.stepwise import GUARDED_STEPS
-from tacit.simulation.chunk import Inputs
+from tacit.simulation.chunks import Inputs
 
 
 def keeps_clients_apart(program: Program, view: Any, public: Tree, round: Tensor, inputs: Inputs) -> bool:

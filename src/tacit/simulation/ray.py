@@ -22,7 +22,7 @@ from tacit.core.contract import Tree
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.plan import Plan
-from tacit.simulation import memory
+from tacit.simulation import device
 from tacit.simulation.client_states import Store
 from tacit.simulation.cohort_program import Broadcast, CohortProgram, Computed
 
@@ -56,7 +56,7 @@ class Worker:
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        memory.keep_memory()
+        device.keep_memory()
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # they are shared, and only read
         self._named: tuple[str, CohortProgram] | None = None
 

@@ -27,8 +27,8 @@ from tacit.core.contract import Shared, Tree
 from tacit.data.dataset import as_input
 from tacit.models.functional import ModuleTask
 from tacit.privacy.mechanisms.clipped_upload_sum import Product, stored, takes_product
-from tacit.simulation import memory
-from tacit.simulation.chunk import Inputs, Shape
+from tacit.simulation import device
+from tacit.simulation.chunks import Inputs, Shape
 from tacit.simulation.isolation import keeps_clients_apart, moves_by_guarded_steps
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _recorded(rehearsal: "Rehearsal", engine: "CohortProgram", sure: bool) -> Re
         uploads = uploads_of(len(engine.plan.setting.upload))
         first = rehearsal.tame(0).inputs
         check = partial(_check, engine, rehearsal.program, uploads, first)
-        with memory.apart():
+        with device.apart():
             recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
         recording.replace_constants(rehearsal.data)
         return recording

@@ -8,9 +8,9 @@ import torch
 
 from tacit.estimation.multitask.objective import objective
 from tacit.methods import Multitask
-from tacit.methods.multitask.coordinate_ascent import sweep
 from tacit.methods.multitask.covariance import correlation, identity, learned, mean_regularised, safe_correction
 from tacit.methods.multitask.dual_losses import LOSSES
+from tacit.methods.multitask.local_dual import sweep
 from tacit.rounds.loop import Run
 from tests.estimation.multitask.problems import Arrays, centralised, tasks, trained
 

@@ -11,7 +11,7 @@ from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy
-from tacit.rounds.non_interference import interferes
+from tacit.rounds.preflight import interferes
 from tests.estimation.multitask.problems import tasks, trained
 
 GRADIENTS = Multitask("logistic", 1.0, "mean", solver="gradient")

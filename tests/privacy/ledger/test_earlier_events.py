@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import TacitError
-from tacit.federation.protocol.client_account import _affords
+from tacit.federation.protocol.client_store import _affords
 from tacit.methods import FedAvg, PFedMe
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.accounting.queries import round_event

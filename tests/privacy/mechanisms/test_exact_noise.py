@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit.core import rng, tree
 from tacit.core.contract import Batch, Shared, Tree
-from tacit.estimation.domain import SecureSource
+from tacit.estimation.messages import SecureSource
 from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile
 from tacit.privacy.mechanisms.gradient import Private

@@ -19,7 +19,7 @@ from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.stepwise import StepGuard, Stepwise, as_published
 from tacit.rounds.assemble import Privacy
-from tacit.rounds.non_interference import interferes
+from tacit.rounds.preflight import interferes
 from tacit.sampling.availability import Availability
 from tests.worlds import OPEN, PRIVATE, assembled, largest_difference, run, states
 

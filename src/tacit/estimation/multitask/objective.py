@@ -9,7 +9,7 @@ from torch import Tensor
 from tacit.data.dataset import as_input
 from tacit.errors import TacitError
 from tacit.methods.multitask.dual_losses import LOSSES
-from tacit.methods.multitask.linear_task import targets, with_intercept
+from tacit.methods.multitask.local_dual import targets, with_intercept
 from tacit.methods.multitask.method import Multitask
 from tacit.rounds.loop import Run
 

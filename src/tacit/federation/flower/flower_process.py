@@ -20,7 +20,7 @@ from pathlib import Path
 def superlink() -> None:
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
-    from tacit.federation.flower.access import require_secret
+    from tacit.federation.flower.control import require_secret
 
     require_secret(Path(sys.argv.pop(1)))
     flower_superlink()
@@ -45,7 +45,7 @@ def serverapp() -> None:
 def supernode() -> None:
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    from tacit.federation.flower.replies import send_when_ready
+    from tacit.federation.flower.transport import send_when_ready
 
     send_when_ready()
     flower_supernode()

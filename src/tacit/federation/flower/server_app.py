@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from tacit.federation.flower.patch import Patch
 from tacit.federation.flower.transport import FlowerTransport
-from tacit.federation.service.oversize_log import OversizeLog
+from tacit.federation.service.gateway import OversizeLog
 from tacit.federation.service.owned_processes import hold
 from tacit.federation.service.server_dir import ServerFolder
 

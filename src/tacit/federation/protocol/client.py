@@ -16,8 +16,7 @@ from tacit.core import tree
 from tacit.core.contract import Shared, Tree
 from tacit.errors import StorageError, TacitError
 from tacit.federation.protocol import messages
-from tacit.federation.protocol.client_account import owed, pay
-from tacit.federation.protocol.client_store import ClientStore
+from tacit.federation.protocol.client_store import ClientStore, owed, pay
 from tacit.federation.protocol.heads import compare, standing
 from tacit.federation.protocol.messages import Answer, Ask, Rejected
 from tacit.federation.protocol.terms import Terms, read_terms
@@ -130,7 +129,7 @@ class Client:
 
     def _mask(self, ask: Ask, terms: Terms, made: Assembled, place: int) -> Tree:
         """One stage of secure aggregation. Nothing depends on data before the one that asks for the masked upload."""
-        from tacit.federation.protocol import masked
+        from tacit.federation.protocol import collect
 
         def vector() -> np.ndarray:
             message = self._contribute(ask, made, place, *self._broadcast(ask, made))
@@ -139,8 +138,8 @@ class Client:
         if self.key is None:
             raise Rejected("run", "this client has no key to sign with")
         self._fits_the_past(ask, made.engine.plan, done=True)
-        member = masked.Member(place, self.key, terms, self.custody)
-        return masked.stage(member, ask, asked_for(ask, made.engine.plan), vector)
+        member = collect.Member(place, self.key, terms, self.custody)
+        return collect.stage(member, ask, asked_for(ask, made.engine.plan), vector)
 
     def _fits_the_past(self, ask: Ask, plan: Plan, done: bool = False) -> None:
         """`done`: the turn itself may have been answered, since later stages of it follow."""

@@ -1,19 +1,246 @@
-"""What the server hears of a turn: single messages that were admitted, or by secure aggregation their sum alone."""
+# pyright: reportMissingImports=false
+"""What the server hears of a turn: single messages that were admitted, or by secure aggregation their sum alone.
 
+What the server takes from a message: the right leaves, finite, and no larger than an honest client's can be.
+
+The sum of a round by secure aggregation (`tacit.secagg`), stage by stage over the same messages as everything else.
+
+The server learns the sum of the survivors' integers and who they are. A client's part is a state on its disk, which is
+replaced, durably, before an answer is sent. Members know each other by the keys on the roster.
+"""
+
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from tacit.core import tree
 from tacit.core.contract import Tree
 from tacit.federation.protocol import messages
-from tacit.federation.protocol.messages import Arrived, Ask, Rejected
+from tacit.federation.protocol import messages as schema
+from tacit.federation.protocol.client_store import ClientStore
+from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected
 from tacit.federation.protocol.terms import Terms
-from tacit.federation.protocol.validate import admitted, blank, gathered, summed
-from tacit.privacy.mechanisms.release import Message, Totals
+from tacit.privacy.mechanisms.distributed import BODY, Distributed
+from tacit.privacy.mechanisms.release import Grouped, Local, Message, Totals, admit, admit_integers
+from tacit.privacy.plan import Plan
+from tacit.secagg import client as members
+from tacit.secagg.identity import Identity, KeyRing, KeySigner
+from tacit.secagg.messages import Delivery, decode, encode, largest
+from tacit.secagg.server import Masking, Stage, Sum, open_round
+from tacit.secagg.terms import Discarded, Refused, threshold_of
+from tacit.secagg.terms import Terms as Round
 from tacit.simulation.cohort_program import CohortProgram
+from tacit.simulation.secure_sum import threshold_share
+
+_OPEN_LIMIT: Final = 1e6  # norm of an upload without a bound: far above any that training gives
+_SIGMAS: Final = 12.0  # an honest client's noise is farther out with a chance below 1e-30
+_ROUNDING: Final = 1e-3
+
+
+def blank(plan: Plan, upload: Tree) -> Tree:
+    """The leaves of an answer."""
+    zero = torch.zeros((), dtype=torch.float64)
+    return tree.prefix("body", plan.release.blank(upload)) | {"bit": zero, "power": zero}
+
+
+def admitted(plan: Plan, public: Tree, tensors: Tree, like: Tree, level: int) -> Message:
+    """The message in an answer, or `Rejected`. Under a trusted server's plans it is clipped again all the same.
+
+    Integers of exact noise have a norm that can be known exactly: they keep to it or are refused.
+    """
+    good = schema.fitted(tensors, like)
+    message = Message(tree.strip("body", good), good["bit"], good["power"])
+    release = plan.release
+    if isinstance(release, Distributed):
+        return _integers(message, release)
+    if isinstance(release, Grouped) and release.exact is not None:
+        if (whole := admit_integers(message, release, level, public["bound"])) is None:
+            raise Rejected("huge", "integers of a norm above their limit")
+        return whole
+    known = release.read(public, message.body, torch.tensor(level))
+    schema.norm_at_most(known, _most(plan, public, message.body))
+    if not isinstance(release, Grouped):
+        return message
+    again = admit(message, tree.strip("body", like), public["bound"])
+    if again is None:
+        raise Rejected("shape", "the message does not fit")
+    return again
+
+
+def _integers(message: Message, release: Distributed) -> Message:
+    """Residues. Whether they are an honest client's cannot be seen: that is what they are for."""
+    if any(bool(((leaf < 0) | (leaf >= 1 << release.coding.bits)).any()) for leaf in message.body.values()):
+        raise Rejected("huge", f"numbers outside 0 to 2^{release.coding.bits}")
+    return message._replace(bit=torch.zeros_like(message.bit), power=torch.zeros_like(message.power))
+
+
+def _most(plan: Plan, public: Tree, body: Tree) -> float:
+    release, size = plan.release, max(tree.size(body), 1)
+    if isinstance(release, Grouped):
+        return float(public["bound"]) * (1 + _ROUNDING)
+    if isinstance(release, Local) and plan.steps is None:
+        std = max(2 * release.clip.multiplier(z) for z in release.multipliers) * float(public["bound"])
+        return (float(public["bound"]) + std * (math.sqrt(size) + _SIGMAS)) * (1 + _ROUNDING)
+    return _OPEN_LIMIT
+
+
+def summed(nothing: Totals, messages: Mapping[int, Message], level: np.ndarray) -> Totals:
+    """The sum by level, in the order of the clients' places: it does not depend on who was first."""
+    body = tree.each(lambda leaf: leaf.clone() if leaf.is_floating_point() else leaf.long(), nothing.body)
+    bit, power, members = (part.double() for part in nothing[1:])
+    for place in sorted(messages):
+        j, message = int(level[place]), messages[place]
+        for name, leaf in body.items():
+            leaf[j] += message.body[name]
+        bit[j] += message.bit
+        power[j] += message.power
+        members[j] += 1
+    return Totals(body, bit, power, members)
+
+
+def gathered(plan: Plan, public: Tree, upload: Tree, messages: Mapping[int, Message], clients: int) -> Tree:
+    """A row for each client's message, zero where none came."""
+    rows = tree.each(lambda leaf: leaf.new_zeros(clients, *leaf.shape), upload)
+    for place, message in messages.items():
+        known = plan.release.read(public, message.body, torch.tensor(plan.setting.choices.level[place]))
+        for name, leaf in rows.items():
+            leaf[place] = known[name]
+    return rows
+
+
+KEY = "mask"
+Send = Callable[[Mapping[int, Ask]], Any]
+"""Asks clients by their places; gives (place, blob) as answers come."""
+
+
+@dataclass(frozen=True)
+class Member:
+    place: int
+    key: Path
+    terms: Terms
+    custody: ClientStore
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.place, KeySigner.of(self.key), ring(self.terms))
+
+
+def ring(terms: Terms) -> KeyRing:
+    return KeyRing.of({place: seat.key for place, seat in enumerate(terms.roster) if seat.key})
+
+
+def stage(member: Member, ask: Ask, plan: Plan, vector: Callable[[], np.ndarray]) -> Tree:
+    """A client's answer to one stage. `vector` trains: it is called when the masked upload is asked for."""
+    try:
+        message = decode(_bytes(ask.tensors))
+        kept = None
+        if isinstance(message, Round):
+            _agreed(message, ask, plan, len(member.terms.roster))
+        else:
+            kept = member.custody.mask_state(ask.run)
+        state = None if kept is None else members.thaw(kept)
+        upload = vector() if isinstance(message, Delivery) else None
+        after, reply = members.answer(member.identity, state, message, upload)
+    except (Refused, Discarded) as error:
+        raise Rejected("round", str(error)) from error
+    if kept is not None and not member.custody.using(kept):
+        raise Rejected("duplicate", "this state of the sum was used")
+    member.custody.keep_mask_state(ask.run, members.freeze(after))
+    return {KEY: _tensor(encode(reply))}
+
+
+def _agreed(round: Round, ask: Ask, plan: Plan, clients: int) -> None:
+    """The round is the one that the plan describes, whatever the server says."""
+    release = plan.release
+    if not isinstance(release, Distributed):
+        raise Rejected("run", "this plan has no integers to sum")
+    coding = release.coding
+    expected = (ask.run, ask.turn, coding.padded, coding.bits)
+    if (round.run, round.round, round.size, round.bits) != expected or round.least < coding.least:
+        raise Rejected("round", "the sum is not of the run, turn, size, bits or least number that was agreed")
+    if round.threshold < threshold_of(len(round.members), threshold_share(plan)):
+        raise Rejected("round", f"{round.threshold} of {len(round.members)} members could unmask the sum: too few")
+    if round.members[-1] >= clients:
+        raise Rejected("sender", "a member is not on the roster")
+
+
+class Collected(NamedTuple):
+    total: Tensor | None  # None: the round has no sum
+    survivors: tuple[int, ...]
+    refused: Counter
+    rejected: Counter
+
+
+def collect(terms: Terms, ask: Ask, cohort: np.ndarray, plan: Plan, send: Send) -> Collected:
+    """The server's part: five stages, each to its deadline. Whoever says nothing in one has dropped out of the rest."""
+    release, refused, rejected = plan.release, Counter(), Counter()
+    assert isinstance(release, Distributed)
+    coding, share = release.coding, threshold_share(plan)
+    places = tuple(int(k) for k in np.sort(cohort))
+    if len(places) < max(coding.least, 1):
+        return Collected(None, (), refused, rejected)
+    round = Round.of(ask.run, ask.turn, places, size=coding.padded, bits=coding.bits, least=coding.least, share=share)
+    now: Stage | Sum = open_round(round, ring(terms))
+    outgoing: Mapping[int, Any] = dict.fromkeys(places, round)
+    try:
+        while isinstance(now, Stage):
+            asks = {place: _asking(ask, message, isinstance(now, Masking)) for place, message in outgoing.items()}
+            for place, blob in send(asks):
+                now = _received(now, ask, place, blob, terms, largest(round), refused, rejected)
+            now, outgoing = now.close()
+    except Discarded:
+        return Collected(None, (), refused, rejected)
+    return Collected(torch.from_numpy(now.total), now.survivors, refused, rejected)
+
+
+def masked_totals(nothing: Totals, found: Collected) -> Totals:
+    """As if the messages had been summed: the one private level's row has it all."""
+    if found.total is None:
+        return nothing
+    body, members = torch.zeros_like(nothing.body[BODY]), nothing.members.clone()
+    body[0], members[0] = found.total, len(found.survivors)
+    return nothing._replace(body={BODY: body}, members=members)
+
+
+def _received(
+    now: Stage, ask: Ask, place: int, blob: Arrived, terms: Terms, most: int, refused: Counter, rejected: Counter
+) -> Stage:
+    """The stage with this answer in it, or as it was."""
+    try:
+        answer = messages.checked(messages.unpack(Answer, blob, most + messages.SLACK), ask, terms.names[place])
+        if answer.refused:
+            refused[messages.word(answer.refused)] += 1
+            return now
+        return now.receive(place, decode(_bytes(answer.tensors), most))
+    except Rejected as error:
+        rejected[error.reason] += 1
+    except Refused:
+        rejected["duplicate" if place in now.came else "malformed"] += 1
+    return now
+
+
+def _asking(ask: Ask, message: Any, whole: bool) -> Ask:
+    """The broadcast goes with the stage that trains, and with no other."""
+    tensors = {KEY: _tensor(encode(message))} | (ask.tensors if whole else {})
+    return replace(ask, kind="mask", tensors=tensors)
+
+
+def _tensor(blob: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+
+
+def _bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    leaf = tensors.get(KEY)
+    if leaf is None or leaf.dtype != torch.uint8 or leaf.dim() != 1:
+        raise Rejected("malformed", "no stage of secure aggregation in it")
+    return leaf.numpy().tobytes()
 
 
 class Transport(Protocol):
@@ -50,7 +277,6 @@ class ReplyCollector:
 
     def sum(self, ask: Ask, cohort: np.ndarray) -> CollectedReplies:
         """The same through secure aggregation: the sum of the survivors, and no message of anybody."""
-        from tacit.federation.protocol import masked
 
         names = self.terms.names
         places = {names[k]: int(k) for k in cohort}
@@ -59,8 +285,8 @@ class ReplyCollector:
             wire = {names[k]: each for k, each in asks.items()}
             return ((places[name], blob) for name, blob in self.send(wire) if name in wire)
 
-        found = masked.collect(self.terms, ask, cohort, self.engine.plan, send)
-        totals = masked.totals(self.engine.nothing(self.upload), found)
+        found = collect(self.terms, ask, cohort, self.engine.plan, send)
+        totals = masked_totals(self.engine.nothing(self.upload), found)
         return CollectedReplies(totals, None, len(found.survivors), found.refused, found.rejected)
 
     def _collect(self, ask: Ask, cohort: np.ndarray, public: Tree) -> tuple[dict[int, Message], Counter, Counter]:

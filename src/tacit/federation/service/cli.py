@@ -56,7 +56,7 @@ def join(
 
     _needs_flower()
     from tacit.federation.service import join as joining
-    from tacit.federation.service.demands import Demands
+    from tacit.federation.service.client_dir import Demands
 
     _end_in_order()
     console, place = Console(highlight=False, markup=False), folder or Path("my-federation")
@@ -94,7 +94,7 @@ def members(
     In a server's folder: everybody who has joined.
     """
     _needs_flower()
-    from tacit.federation.service import members as listing
+    from tacit.federation.service import join as listing
 
     for line in listing.change(folder or Path("my-federation"), accept or (), own_noise):
         typer.echo(line)

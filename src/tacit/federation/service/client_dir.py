@@ -1,9 +1,12 @@
-"""A client's folder: who it is, what it agreed to, its rows. Readable by its owner alone."""
 # pyright: reportMissingImports=false
+"""A client's folder: who it is, what it agreed to, its rows. Readable by its owner alone.
+
+What a member demands of others where its guarantee rests on them: noise is in shares, and sums are masked.
+"""
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from safetensors.torch import load, save
@@ -12,13 +15,13 @@ from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.federation.protocol.client import Client, Refusal
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.protocol.local_view import Rows
-from tacit.federation.protocol.terms import Terms
+from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service.experiment import client_side, evaluates, experiment_of, plan_name, public_side
 from tacit.federation.service.offer import Offer
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import make_node_key
-from tacit.privacy.mechanisms.distributed_plan import own_noise
+from tacit.privacy.ledger.statement import shown
+from tacit.privacy.mechanisms.distributed_plan import epsilon_alone, own_noise
 from tacit.privacy.plan import Plan
 from tacit.rounds.assemble import Assembled
 from tacit.simulation.secure_sum import threshold_share
@@ -176,3 +179,39 @@ class ClientFolder:
 
     def _note(self, why: str) -> None:
         write_atomically(self.folder / "refusal.txt", " ".join(why.split())[:500].encode())
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What a member wants beyond the offer. An offer that does not meet it is not joined."""
+
+    own_noise: float | None = None  # the least multiplier that its own share of the noise must give it
+    threshold: float | None = None  # the least share of a cohort that may unmask a sum
+    confirm: bool = False  # takes nobody for a member whose fingerprint was not accepted here
+
+    def made(self, word: Agreement) -> Agreement:
+        """The agreement with these demands, or a `TacitError` if the offer does not meet them."""
+        wanted = (
+            ("the noise of one's own share", self.own_noise, word.own_noise),
+            ("the threshold", self.threshold, word.threshold),
+        )
+        for what, mine, offered in wanted:
+            if mine is not None and not offered >= mine:
+                raise TacitError(f"{what} is {offered:.3g} in this offer, below the {mine:g} that you demand")
+        return replace(word, members=1) if self.confirm else word
+
+
+def about_others(offer: Offer, word: Agreement) -> list[str]:
+    """What a member should know who joins."""
+    if not word.plan.startswith("distributed"):
+        return []
+    plan, level = offer.planned(word.level), offer.levels[word.level]
+    first = "nobody is taken for a member whose fingerprint you have not accepted"
+    if word.members > 1:
+        first = f"the first {word.members} names are taken as they come, with their keys, and no others"
+    return [
+        f"Your share of the noise alone has a multiplier of {word.own_noise:.3g}. That is all that protects you if the "
+        f"server, against its word, plays every other member: epsilon {shown(epsilon_alone(plan))} at delta "
+        f"{level.delta:g}, not {level.guarantee}.",
+        f"Members are pinned: {first}. Compare fingerprints with them: `tacit members`.",
+    ]

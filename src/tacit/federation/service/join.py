@@ -1,11 +1,14 @@
-"""`tacit join` and `tacit leave`: a client's side, for the one who owns the data."""
 # pyright: reportMissingImports=false
+"""`tacit join` and `tacit leave`: a client's side, for the one who owns the data.
+
+`tacit members`: who the members of a federation are, as one side knows them, and what a member lets be changed.
+"""
 
 import json
 import ssl
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +19,51 @@ from rich.console import Console
 
 from tacit.core.files import write_atomically
 from tacit.data.dataset import hold_out
-from tacit.data.tables import read_csv
+from tacit.data.loaders import read_csv
 from tacit.errors import TacitError
 from tacit.federation.flower.processes import Node
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.protocol.local_view import Rows
-from tacit.federation.service.client_dir import Agreement, ClientFolder
-from tacit.federation.service.demands import Demands, about_others
-from tacit.federation.service.enrolment import read_invitation
+from tacit.federation.protocol.terms import Rows
+from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, about_others
 from tacit.federation.service.gateway import leaving
 from tacit.federation.service.offer import Offer, read_offer
+from tacit.federation.service.roster import Enrolment, read_invitation
+from tacit.federation.service.server_dir import ServerFolder
 from tacit.federation.service.supervisor import Station
 from tacit.federation.service.tls import fingerprint, key_fingerprint, make_node_key, sign
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
+
+
+def lines(folder: Path) -> Iterator[str]:
+    """A line for each member."""
+    if (folder / "members.json").exists():
+        for member in Enrolment(folder).members():
+            yield f"{member.name}: {key_fingerprint(member.key)}{' (left)' if member.left else ''}"
+        return
+    if (folder / "run" / "terms.json").exists():  # a trial on one machine, where nobody was invited
+        for seat in ServerFolder(folder / "run").terms.roster:
+            yield f"{seat.name}: {key_fingerprint(seat.key)}"
+        return
+    home = ClientFolder(folder)
+    name, roster = home.agreement.name, home.roster
+    yield f"{name}: {key_fingerprint(make_node_key(folder / 'node.key').decode())} (you)"
+    for other, key in roster.known().items():
+        if other != name:
+            yield f"{other}: {key_fingerprint(key)}"
+    for other, key in roster.waiting().items():
+        yield f"{other}: {key_fingerprint(key)} (waits to be accepted)"
+
+
+def change(folder: Path, accept: Sequence[str], own_noise: float | None) -> Iterator[str]:
+    """Accepts members by their fingerprints, and another floor for one's own share of the noise; says so."""
+    home = ClientFolder(folder)
+    for shown in accept:
+        yield f"accepted: {home.roster.accept(shown)}"
+    if own_noise is not None:
+        home.settle(replace(home.agreement, own_noise=own_noise, own_noise_evaluated=own_noise))
+        yield f"from now on your own share of the noise has a multiplier of at least {own_noise:g}"
+
 
 RETRY = 5.0  # seconds before a node that ended is started again
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tacit.federation.flower.processes import LOOPBACK, Link, Node, free_port
-from tacit.federation.protocol.local_view import Rows
+from tacit.federation.protocol.terms import Rows
 from tacit.federation.service.client_dir import Agreement, ClientFolder
-from tacit.federation.service.enrolment import Enrolment, Member
+from tacit.federation.service.roster import Enrolment, Member
 from tacit.federation.service.supervisor import Site, Station
 from tacit.federation.service.tls import make_node_key
 

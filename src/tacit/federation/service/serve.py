@@ -16,13 +16,12 @@ from tacit.experiments.build import build_privacy, load_data
 from tacit.experiments.config import Config
 from tacit.experiments.schema import FederationTable
 from tacit.federation.flower.processes import LOOPBACK, Link
-from tacit.federation.protocol.local_view import Rows
-from tacit.federation.protocol.terms import Terms
+from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
 from tacit.federation.service.client_dir import Agreement
-from tacit.federation.service.enrolment import Enrolment, Member
 from tacit.federation.service.local import Local
 from tacit.federation.service.offer import Offer
+from tacit.federation.service.roster import Enrolment, Member
 from tacit.federation.service.server_dir import ServerFolder, Settings
 from tacit.federation.service.supervisor import Site
 from tacit.federation.service.tls import key_fingerprint

@@ -133,18 +133,18 @@ class Station:
 
 def _check_server() -> None:
     """Refuses to start beside a Flower in which what is replaced has another name."""
-    from tacit.federation.flower import access, executor
+    from tacit.federation.flower import control, executor
 
-    access.LOADED.check()
+    control.LOADED.check()
     executor.CHOSEN.check()
 
 
 def _check_member() -> None:
-    from tacit.federation.flower import executor, no_remote_code, replies
+    from tacit.federation.flower import executor, no_remote_code, transport
 
     no_remote_code.check()
     executor.CHOSEN.check()
-    replies.RECEIVED.check()
+    transport.RECEIVED.check()
 
 
 def folder_of(root: Path) -> Path:

@@ -1,15 +1,139 @@
-"""One device's part of the dual (7), with the others' parts as they stand in the model that it received."""
+"""One device's part of the dual (7), with the others' parts as they stand in the model that it received.
+
+Classes and targets as columns of a linear model: one for two classes or a real target, else one a class.
+
+Dual coordinate ascent over the rows of a batch, one row after the other, for many devices at once.
+
+A custom operator: under `vmap` its batching rule runs one loop over rows on tensors of all devices, which costs a tenth
+of mapping every small operation of the loop. What it computes for a device does not depend on the others.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tacit.core.contract import Batch, Site, Tree
-from tacit.methods.multitask.coordinate_ascent import sweep
-from tacit.methods.multitask.dual_losses import LOSSES
-from tacit.methods.multitask.linear_task import targets, with_intercept
+from tacit.errors import TacitError
+from tacit.methods.multitask.dual_losses import LOSSES, Quadratic
+
+
+def with_intercept(x: Tensor, scale: float = 1.0) -> Tensor:
+    """Rows with a constant last feature, whose weight makes the intercept and is penalised like the others."""
+    flat = x.flatten(1)
+    return torch.cat([flat, flat.new_full((flat.shape[0], 1), scale)], 1)
+
+
+def targets(y: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """[rows, columns]: real targets as they are, two classes as -1 and 1, several as one against the rest."""
+    if y.is_floating_point():
+        return y.unsqueeze(-1).to(dtype)
+    if columns == 1:
+        return (2 * y - 1).unsqueeze(-1).to(dtype)
+    return 2 * (y.unsqueeze(-1) == torch.arange(columns)).to(dtype) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A linear layer's leaves as one block [columns, features + 1], and back; `scale` is that of the constant."""
+
+    weight: str
+    bias: str | None
+    classes: int
+    zeros: Tensor
+    scale: float
+
+    @classmethod
+    def of(cls, params: Tree, scale: float = 1.0) -> "Columns":
+        matrices = [name for name, leaf in params.items() if leaf.dim() == 2]
+        vectors = [name for name, leaf in params.items() if leaf.dim() != 2]
+        if len(matrices) != 1 or len(vectors) > 1:
+            raise TacitError(
+                f"Multitask learns linear models, and this one has {', '.join(params)}: use model 'softmax'"
+            )
+        leaf = params[matrices[0]]
+        classes, features = leaf.shape
+        zeros = leaf.new_zeros(classes if classes > 2 else 1, features + 1)
+        return cls(matrices[0], vectors[0] if vectors else None, classes, zeros, scale)
+
+    def leaves(self, block: Tensor) -> Tree:
+        whole = torch.cat([-block / 2, block / 2]) if self.classes == 2 else block
+        return {self.weight: whole[:, :-1]} | ({self.bias: whole[:, -1] * self.scale} if self.bias else {})
+
+    def block(self, leaves: Tree) -> Tensor:
+        bias = leaves[self.bias] if self.bias else leaves[self.weight].new_zeros(self.classes)
+        whole = torch.cat([leaves[self.weight], bias.unsqueeze(1) / self.scale], 1)
+        return whole[1:] - whole[:1] if self.classes == 2 else whole
+
+    def outputs(self, scores: Tensor) -> Tensor:
+        """One number a class."""
+        return torch.cat([-scores / 2, scores / 2], 1) if self.classes == 2 else scores
+
+
+def sweep(loss: str, gram: Tensor, margins: Tensor, alpha: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """The change of every alpha [rows, columns] after each row was set to its best in turn.
+
+    `gram` [rows, rows] tells how a unit of one row's alpha moves the margin of another; rows without `mask` stay.
+    """
+    return _sweep(loss, gram, margins, alpha, y, mask)
+
+
+def _rows_first(loss: str, gram: Tensor, margins: Tensor, alpha: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """gram [rows, rows, devices], the others [rows, devices, columns]; may overwrite `margins`."""
+    rule = LOSSES[loss]
+    curvature = gram.diagonal(dim1=0, dim2=1).T.clamp(min=torch.finfo(gram.dtype).tiny).unsqueeze(-1)
+    real = mask.unsqueeze(-1)
+    if isinstance(rule, Quadratic):
+        return _clipped_steps(rule, gram.unsqueeze(-1), curvature, margins, alpha, y, real)
+    deltas, effect, real = torch.zeros_like(alpha), gram.unsqueeze(-1), real.to(alpha.dtype)
+    for i in range(len(alpha)):
+        delta = torch.mul(rule.step(alpha[i], margins[i], curvature[i], y[i]) - alpha[i], real[i], out=deltas[i])
+        margins[i + 1 :].addcmul_(effect[i, i + 1 :], delta)
+    return deltas
+
+
+def _clipped_steps(
+    rule: Quadratic, effect: Tensor, curvature: Tensor, margins: Tensor, alpha: Tensor, y: Tensor, real: Tensor
+) -> Tensor:
+    """The same, where a row's best alpha is linear in the margins but for its bounds: three operations a row.
+
+    What is carried from row to row is every row's best alpha without bounds, instead of the margins.
+    """
+    low, high = (torch.where(real, bound, alpha) for bound in rule.bounds(y))  # rows without mask stay
+    best = rule.free(alpha, margins, curvature, y)
+    effect = effect / (curvature + rule.smooth)  # on the rows of the second dimension
+    deltas = torch.empty_like(alpha)
+    rows = zip(
+        best.unbind(), low.unbind(), high.unbind(), alpha.unbind(), deltas.unbind(), effect.unbind(), strict=True
+    )
+    for i, (free, least, most, old, delta, moves) in enumerate(rows, start=1):
+        torch.sub(torch.clamp(free, least, most), old, out=delta)
+        best[i:].addcmul_(moves[i:], delta, value=-1)
+    return deltas
+
+
+@torch.library.custom_op("tacit::dual_sweep", mutates_args=())
+def _sweep(loss: str, gram: Tensor, margins: Tensor, alpha: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    one = (each.unsqueeze(1) for each in (margins.clone(), alpha, y, mask))
+    return _rows_first(loss, gram.unsqueeze(-1), *one).squeeze(1)
+
+
+def _sweep_vmap(info: Any, in_dims: tuple[int | None, ...], loss: str, *given: Tensor) -> tuple[Tensor, int]:
+    """Devices become the second dimension of everything, the last of `gram`."""
+    many = [
+        each.movedim(dim, 0) if dim is not None else each.expand(info.batch_size, *each.shape)
+        for each, dim in zip(given, in_dims[1:], strict=True)
+    ]
+    gram, *rest = many
+    margins, alpha, y, mask = (each.movedim(0, 1).contiguous() for each in rest)
+    margins = margins.clone() if margins.data_ptr() == rest[0].data_ptr() else margins
+    return _rows_first(loss, gram.permute(1, 2, 0).contiguous(), margins, alpha, y, mask), 1
+
+
+_sweep.register_vmap(_sweep_vmap)
+
 
 _PASSES = 5
 
