@@ -115,10 +115,10 @@ def test_a_lie_about_what_a_member_has_seen_stops_nobody(tmp_path: Path) -> None
 
 
 def edit(path: Path, *statements: str) -> None:
+    """With the guards away, and back again: a ledger without them is not even opened to be written to."""
     db = sqlite3.connect(path)
-    for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-        db.execute(f"DROP TRIGGER {name}")
-    for sql in statements:
+    guards = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for sql in (*(f"DROP TRIGGER {name}" for name, _ in guards), *statements, *(sql for _, sql in guards)):
         db.execute(sql)
     db.commit()
     db.close()

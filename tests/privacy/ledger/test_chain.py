@@ -13,6 +13,7 @@ import dp_accounting as dp
 import pytest
 
 from tacit.errors import TacitError
+from tacit.privacy.ledger import chain
 from tacit.privacy.ledger.chain import Head, read_head
 from tacit.privacy.ledger.chained import Kept
 from tacit.privacy.ledger.ledger import Batch, Charge, Ledger
@@ -58,6 +59,72 @@ def outside(path: Path, *statements: str, guards: bool = False) -> None:
 def faults(path: Path) -> tuple[str, ...]:
     with Ledger.read(path) as ledger:
         return ledger.walk().faults
+
+
+def test_rows_that_were_walked_are_walked_again_only_if_somebody_else_wrote(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[str] = []
+    whole = chain._next
+    monkeypatch.setattr(chain, "_next", lambda *row: (walked.append(row[1]), whole(*row))[1])
+    with Ledger.open(path) as ledger:
+        ledger.check()
+        everything = len(walked)
+        ledger.check()
+        assert len(walked) == everything > 20
+        ledger.charge(9, [LEVEL])
+        walked.clear()
+        ledger.check()
+        assert walked == ["charges"]
+        outside(path, "UPDATE charges SET count = 7 WHERE round = 1", guards=True)
+        with pytest.raises(TacitError, match=r"round 1.*not as they were written"):
+            ledger.check()
+
+
+@pytest.mark.parametrize("value", ["'x'", "x'00ff'", "9e999", "99999999"])
+@pytest.mark.parametrize(
+    ("table", "column"), [("charges", "count"), ("budgets", "delta"), ("identity", "id"), ("chain", "last")]
+)
+def test_whatever_a_row_was_changed_to_is_found(path: Path, table: str, column: str, value: str) -> None:
+    last = f"WHERE rowid = (SELECT MAX(rowid) FROM {table})"
+    outside(path, f"UPDATE {table} SET {column} = {value} {last}", guards=True)
+    assert faults(path)
+    with pytest.raises(TacitError), Ledger.open(path) as ledger:
+        ledger.check()
+
+
+def test_a_ledger_is_checked_while_another_process_writes(path: Path) -> None:
+    """Each walk is of one moment: no row is seen without its link."""
+    with Ledger.open(path) as writer, Ledger.read(path) as reader:
+        stop = threading.Event()
+
+        def write() -> None:
+            for round in range(100, 160):
+                writer.charge(round, [LEVEL])
+            stop.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        while not stop.is_set():
+            reader.check()
+        thread.join()
+        reader.check()
+
+
+def test_what_a_ledger_is_bound_to_is_what_it_was_told_last(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        assert ledger.bindings() == {}
+        ledger.bind({"facts.json": "1"})
+        head = ledger.head()
+        ledger.bind({"facts.json": "1"})
+        assert ledger.head() == head
+        ledger.bind({"facts.json": "2"})
+        ledger.belong("a run")
+    with Ledger.read(path) as ledger:
+        assert ledger.bindings() == {"facts.json": "2"}
+        assert ledger.walk().faults == ()
+    outside(path, "UPDATE run SET mark = '{}' WHERE only = 2", guards=True)
+    assert faults(path)
 
 
 def test_the_chain_of_a_ledger_that_was_only_written_to_is_whole(path: Path) -> None:

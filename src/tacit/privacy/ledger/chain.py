@@ -16,7 +16,7 @@ import hmac
 import json
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tacit.errors import TacitError
@@ -48,11 +48,15 @@ def read_head(text: str) -> Head:
 
 
 class Walk(NamedTuple):
-    """What walking a chain shows. `head` None: the ledger has no chain yet. `older`: rows from before the chain."""
+    """What walking a chain shows. `head` None: the ledger has no chain yet. `older`: rows from before the chain.
+
+    `ends`: the last row of each table that was walked, from where another walk may go on.
+    """
 
     head: Head | None
     older: int
     faults: tuple[str, ...]
+    ends: Mapping[str, int] = {}
 
 
 def begin(db: sqlite3.Connection) -> None:
@@ -83,7 +87,8 @@ def check_ends(db: sqlite3.Connection) -> None:
     for table in TABLES:
         last, chained = _last(db, table), _chained(db, table)
         if last != chained:
-            what = "rows that its chain does not know" if last > chained else "fewer rows than its chain"
+            more = isinstance(chained, int) and last > chained  # whoever writes to the file may write anything
+            what = "rows that its chain does not know" if more else "fewer rows than its chain"
             raise TacitError(
                 f"the ledger holds {what} in '{table}': it was changed from outside, and nothing more is charged to "
                 "it; see `tacit ledger RUN --verify`"
@@ -129,33 +134,40 @@ def older_charges(db: sqlite3.Connection) -> int:
     return db.execute(sql, ("charges", older)).fetchone()[0]
 
 
-def walk(db: sqlite3.Connection) -> Walk:
-    """Computes every hash again. A fault names the rows; those after it are compared by what was stored."""
+def walk(db: sqlite3.Connection, before: Walk | None = None) -> Walk:
+    """Computes every hash again, or those since a walk that found no fault.
+
+    A fault names the rows; those after it are compared by what was stored.
+    """
     if not chained(db):
         return Walk(None, sum(_count(db, table) for table in _present(db)), ())
     identity = db.execute("SELECT id, format, older FROM identity").fetchone()
-    links = db.execute("SELECT serial, source, last, hash FROM chain ORDER BY serial").fetchall()
+    start = Head(0, "") if before is None or before.head is None else before.head
+    sql = "SELECT serial, source, last, hash FROM chain WHERE serial >= ? ORDER BY serial"
+    links = db.execute(sql, (start.serial,)).fetchall()
     if identity is None or not links:
         return Walk(None, 0, ("the first link is missing",))
     if identity[1] != FORMAT:
         raise TacitError(f"the chain has format {identity[1]}, this Tacit reads {FORMAT}: use the Tacit that made it")
-    faults = [] if links[0][3] == _genesis(*identity) else ["the identity of the ledger is not that of its chain"]
-    faults += [*_broken(db, links), *_loose(db)]
-    return Walk(Head(links[-1][0], links[-1][3]), identity[2], tuple(faults))
+    first = start.hash or _genesis(*identity)
+    faults = [] if links[0][3] == first else ["the identity of the ledger is not that of its chain"]
+    ends = dict.fromkeys(TABLES, _NONE) | dict(before.ends if before else {})
+    faults += [*_broken(db, links, ends), *_loose(db)]
+    return Walk(Head(links[-1][0], links[-1][3]), identity[2], tuple(faults), ends)
 
 
-def _broken(db: sqlite3.Connection, links: list[tuple[int, str, int, str]]) -> Iterator[str]:
-    done = dict.fromkeys(TABLES, _NONE)
+def _broken(db: sqlite3.Connection, links: list[tuple[int, str, int, str]], done: dict[str, int]) -> Iterator[str]:
+    """Goes on from the rows that are `done`, and notes there how far it came."""
     (serial, _, _, digest), *rest = links
     for to, table, last, stored in rest:
-        first, n = serial + 1, 0
+        first, n, end = serial + 1, 0, _NONE
         if table in done:
-            for _, *values in _rows(db, table, done[table], last):
-                n, digest = n + 1, _next(digest, table, values)
+            for row, *values in _rows(db, table, done[table], last):
+                n, end, digest = n + 1, row, _next(digest, table, values)
             done[table] = last
         if n != to - serial:
             yield f"rows {first} to {to} ({table}): {n} are there where {to - serial} were written"
-        elif digest != stored:
+        elif digest != stored or end != last:
             yield f"rows {first} to {to} ({table}{_where(db, table, last)}): not as they were written"
         serial, digest = to, stored
 
@@ -173,7 +185,8 @@ def _where(db: sqlite3.Connection, table: str, last: int) -> str:
 
 
 def _genesis(identity: str, format: int, older: int) -> str:
-    return hashlib.sha256(json.dumps(["tacit ledger", identity, format, older]).encode()).hexdigest()
+    start = json.dumps(["tacit ledger", identity, format, older], default=bytes.hex)
+    return hashlib.sha256(start.encode()).hexdigest()
 
 
 def _next(digest: str, table: str, values: Iterable[object]) -> str:

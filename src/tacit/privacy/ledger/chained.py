@@ -37,6 +37,7 @@ class Chained:
 
     def __init__(self, db: sqlite3.Connection, path: str) -> None:
         self._db, self._path, self._lock = db, path, threading.RLock()
+        self._walked: tuple[int, Walk] | None = None  # without a fault; of which state of the file
         weakref.finalize(self, db.close)
 
     def head(self) -> Head:
@@ -59,10 +60,9 @@ class Chained:
             return chain.seal(self._db, text)
 
     def walk(self) -> Walk:
-        """Computes the chain again, and looks whether the guards against changes are there."""
-        with self._lock, trouble(self._path):
-            found, missing = chain.walk(self._db), guards_missing(self._db)
-        return found._replace(faults=(*found.faults, *(f"the guard {name} was taken away" for name in missing)))
+        """Computes the whole chain again, and looks whether the guards against changes are there."""
+        self._walked = None
+        return self._walk()
 
     def older_charges(self) -> int:
         """How many charges, the first ones, were written by a version that had no chain."""
@@ -70,8 +70,11 @@ class Chained:
             return chain.older_charges(self._db)
 
     def check(self) -> None:
-        """Raises unless the whole chain is as it was written: a run must not go on with a ledger that was changed."""
-        if faults := self.walk().faults:
+        """Raises unless the whole chain is as it was written: a ledger that was changed is neither told nor added to.
+
+        Rows that this object has walked are not walked again, unless another process has written to the file since.
+        """
+        if faults := self._walk().faults:
             raise TacitError(
                 f"ledger {self._path} was changed ({faults[0]}): restore the newest copy; "
                 "see `tacit ledger RUN --verify`"
@@ -134,6 +137,27 @@ class Chained:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    def _walk(self) -> Walk:
+        """On from the last walk, if nobody else has written since: SQLite counts what other connections commit."""
+        with self._of_one_moment() as db:
+            (version,) = db.execute("PRAGMA data_version").fetchone()
+            before = self._walked[1] if self._walked and self._walked[0] == version else None
+            found, missing = chain.walk(db, before), guards_missing(db)
+        found = found._replace(faults=(*found.faults, *(f"the guard {name} was taken away" for name in missing)))
+        self._walked = None if found.faults else (version, found)
+        return found
+
+    @contextmanager
+    def _of_one_moment(self) -> Iterator[sqlite3.Connection]:
+        """What is read inside is of one state of the file, also while another process writes."""
+        with self._lock, trouble(self._path):
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
 
     def _query(self, sql: str, *values: object) -> list[tuple]:
         with self._lock, trouble(self._path):

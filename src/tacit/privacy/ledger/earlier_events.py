@@ -91,6 +91,11 @@ def recomputed(ledger: "Ledger", epochs: int | None = None) -> dict[str, Charged
     terms = ledger.terms()
     found: dict[str, Charged] = {}
     for scope, stated in ledger.histories().items():
+        if scope not in terms:
+            raise TacitError(
+                f"the ledger has charges of '{scope}' and does not say what that is, so its epsilon cannot be told: "
+                "it was changed from outside; restore the newest copy, see `tacit ledger RUN --verify`"
+            )
         if any(is_earlier(terms[scope][0], event) for event in stated):
             entries = list(ledger.entries(scope))
             right = _history(put_right(entry, epochs) for entry in entries)

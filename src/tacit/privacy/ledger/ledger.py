@@ -148,9 +148,27 @@ class Ledger(Chained):
         would seem to be repetitions that cost nothing."""
         with self._transaction() as db:
             db.execute("INSERT INTO run VALUES (0, ?)", (mark,))
-            ((known,),) = db.execute("SELECT mark FROM run").fetchall()
+            ((known,),) = db.execute("SELECT mark FROM run WHERE only = 0").fetchall()
         if known != mark:
             raise TacitError(f"{self._path} is the ledger of another run ({known}): give each run a ledger of its own")
+
+    def bind(self, files: Mapping[str, str]) -> None:
+        """Says which files tell what was promised, by name and SHA-256. Durable when it returns; the last one holds."""
+        if self.bindings() == files:
+            return
+        with self._transaction() as db:
+            db.execute("INSERT INTO run SELECT COALESCE(MAX(only), 0) + 1, ? FROM run", (json.dumps(dict(files)),))
+
+    def bindings(self) -> dict[str, str]:
+        """What `bind` was told last; nothing in a ledger that was never told."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'run'"):
+            return {}
+        rows = self._query("SELECT mark FROM run WHERE only > 0 ORDER BY only DESC LIMIT 1")
+        try:
+            return {name: str(digest) for name, digest in json.loads(rows[0][0]).items()} if rows else {}
+        except (ValueError, TypeError, AttributeError) as error:
+            what = f"{self._path} does not say which files promise what ({error}): restore the newest copy"
+            raise TacitError(what) from error
 
     def move(self, stays: Mapping[str, Sequence[LevelPeriod]]) -> None:
         """Adds where clients are from which round on, in one transaction. Durable when it returns.

@@ -32,7 +32,7 @@ _TABLES: Final = {
     # Who was at which level when: of those who ever changed.
     "stays": "serial INTEGER PRIMARY KEY, round INTEGER NOT NULL, client TEXT NOT NULL, level TEXT NOT NULL, "
     "asked INTEGER NOT NULL, epsilon REAL, delta REAL, time REAL NOT NULL",
-    # Whose rounds these are.
+    # Whose rounds these are: row 0; after it, what was promised (`Ledger.bind`).
     "run": "only INTEGER PRIMARY KEY, mark TEXT NOT NULL",
     # A member's: the turns of each run that it answered, written with what they cost.
     "answers": "run TEXT NOT NULL, turn INTEGER NOT NULL, time REAL NOT NULL, PRIMARY KEY (run, turn)",
@@ -121,6 +121,7 @@ def _or_close(db: sqlite3.Connection, path: str, create: bool = False) -> sqlite
         _verify(db, path)
         if create:
             _create(db)
+            _check_guards(db, path)
         db.execute("PRAGMA journal_mode = WAL" if create else "PRAGMA query_only = ON")
     except BaseException:
         db.close()
@@ -164,6 +165,16 @@ def guards_missing(db: sqlite3.Connection) -> list[str]:
     known = {name for (name,) in db.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'")}
     tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if name in _TABLES]
     return [sql.split()[2] for table in tables for sql in _triggers(table) if sql not in known]
+
+
+def _check_guards(db: sqlite3.Connection, path: str) -> None:
+    """Without them rows can be changed, and a repeated one is an error instead of nothing."""
+    if missing := guards_missing(db):
+        raise TacitError(
+            f"ledger {path} lost its guards against changes ({missing[0]}, {len(missing)} in all): another "
+            "program wrote to the file, and nothing more is charged to it. Restore the newest copy, or start a new "
+            "run; `tacit ledger RUN --verify` tells what else is not as it was"
+        )
 
 
 def _make(db: sqlite3.Connection, table: str, columns: str) -> None:
