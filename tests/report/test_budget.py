@@ -7,7 +7,7 @@ import dp_accounting as dp
 import pytest
 from rich.console import Console, RenderableType
 
-from tacit.errors import StorageError, TacitError
+from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.report.budget import budget, ledger_table
@@ -162,7 +162,7 @@ def test_reading_a_ledger_leaves_it_as_it_is(path: Path) -> None:
 
 
 def test_a_missing_or_empty_ledger_is_said_to_be_so(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="no ledger"):
+    with pytest.raises(TacitError, match="there is no run at"):
         ledger_table(tmp_path / "none.db")
     Ledger.open(tmp_path / "new.db").close()
     assert "nothing was charged" in printed(ledger_table(tmp_path / "new.db"))

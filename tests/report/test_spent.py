@@ -8,7 +8,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from tacit.report.run_folder import Folder
 from tacit.report.summary import open_run
 from tacit.rounds.loop import Run
 from tests.experiments.tiny import run, stopping_after
+from tests.report.test_verify import edit, shorten
 
 PLANS = ("grouped", "local")  # levels pay, clients pay
 
@@ -129,14 +130,28 @@ def show(folder: Path) -> str:
     return told.stdout
 
 
-def ledger(folder: Path) -> str:
-    told = CliRunner(env={"COLUMNS": "500"}).invoke(app, ["ledger", str(folder)])
+def ledger(folder: Path, *options: str) -> str:
+    told = CliRunner(env={"COLUMNS": "500"}).invoke(app, ["ledger", str(folder), *options])
+    if isinstance(told.exception, Exception):
+        raise told.exception  # not a refusal: nobody foresaw it
     if told.exit_code:
-        raise TacitError(told.stderr)
-    return told.stdout
+        raise TacitError(told.output)
+    rows = re.findall(r"(?:level|client):\S+ +│ +([\d.]+) +│ +\w+ +│ +([\d.]+)", told.stdout)
+    return " ".join([told.stdout, *(f"epsilon {each}" for row in rows for each in row)])
 
 
-PLACES = {"terminal": terminal, "page": the_page, "charts": charts, "open_run": from_python}
+def verify(folder: Path) -> str:
+    return ledger(folder, "--verify")
+
+
+PLACES = {
+    "terminal": terminal,
+    "page": the_page,
+    "charts": charts,
+    "open_run": from_python,
+    "ledger": ledger,
+    "verify": verify,
+}
 
 
 def spent_by_ledger(folder: Path) -> set[str]:
@@ -201,6 +216,27 @@ def ledger_without(rows: str) -> Callable[[Path], None]:
     return delete
 
 
+def ledger_edited(*statements: str) -> Callable[[Path], None]:
+    """With the guards taken away and put back: nothing but the chain shows it."""
+
+    def change(folder: Path) -> None:
+        edit(Folder(folder).ledger, *statements)
+
+    return change
+
+
+def ledger_without_guards(folder: Path) -> None:
+    with closing(sqlite3.connect(Folder(folder).ledger)) as db:
+        db.execute("DROP TRIGGER run_once")
+
+
+def file_edited(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_bytes((folder / name).read_bytes() + b"\n")
+
+    return change
+
+
 def ledger_gone(folder: Path) -> None:
     for place in folder.glob("ledger.sqlite*"):
         place.unlink()
@@ -213,6 +249,8 @@ def outcome_of(round: int) -> Callable[[Path], None]:
     return edit
 
 
+LESS_COSTLY = """UPDATE charges SET event = replace(event, '"noise_multiplier": ', '"noise_multiplier": 9')"""
+RENAMED = [f"UPDATE {table} SET scope = scope || '-2'" for table in ("scopes", "budgets", "charges")]
 DAMAGES: dict[str, tuple[Callable[[Path], None], bool]] = {
     "none": (untouched, False),
     "metrics cut short": (metrics_cut, False),
@@ -223,19 +261,34 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], bool]] = {
     "another epsilon in the facts": (facts(lambda f: f["promises"][0].update(budget=0.5)), True),
     "another standing in the facts": (facts(lambda f: f["promises"][0].update(standing="nothing leaves")), True),
     "no clients in the facts": (facts(lambda f: f["promises"][0].update(clients=0)), True),
+    "more clients in the facts": (facts(lambda f: f["promises"][0].update(clients=999)), True),
     "a level gone from the facts": (facts(lambda f: f["promises"].pop(0)), True),
     "another unit in the facts": (facts(lambda f: f.update(unit="record")), True),
     "another accountant in the facts": (facts(lambda f: f.update(accountant="rdp")), True),
     "another relation in the facts": (facts(lambda f: f["promises"][0].update(relation="zero-out")), True),
+    "another plan in the facts": (facts(lambda f: f.update(plan="distributed")), True),
+    "another note in the facts": (facts(lambda f: f.update(notes=["all is well"])), True),
+    "another noise in the facts": (facts(lambda f: f["promises"][0].update(noise=99.0)), True),
+    "the facts gone": (lambda folder: Folder(folder).facts.unlink(), True),
+    "the configuration edited": (file_edited("config.toml"), True),
+    "the key of another run": (file_edited("digest.key"), True),
     "the ledger gone": (ledger_gone, True),
+    "an event that costs less": (ledger_edited(LESS_COSTLY), True),
+    "a scope renamed": (ledger_edited("UPDATE charges SET scope = scope || '-2'"), True),
+    "a scope renamed everywhere": (ledger_edited(*RENAMED), True),
+    "a budget raised": (ledger_edited("UPDATE budgets SET epsilon = 60, delta = 0.1"), True),
+    "guards taken away": (ledger_without_guards, True),
     "an outcome of fewer rounds": (outcome_of(0), True),
 }
-"""What is done to a run's files, and whether it must be refused for every run."""
+"""What is done to a run's files, and whether it must be refused for every run, everywhere."""
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("how", STOPS)
-@pytest.mark.parametrize("plan", PLANS)
+SOME = ("never", "kill 1", "kill 5")
+"""With all files, with no head and no metrics, and with some of each: enough where the run's end plays no part."""
+CASES = [(plan, how, d) for plan in PLANS for how in STOPS for d in DAMAGES if how in SOME or not DAMAGES[d][1]]
+
+
+@pytest.mark.parametrize(("plan", "how", "damage"), CASES)
 def test_every_place_shows_what_the_ledger_has_or_refuses(
     stopped: dict[tuple[str, str], Path], tmp_path: Path, plan: str, how: str, damage: str
 ) -> None:
@@ -247,10 +300,38 @@ def test_every_place_shows_what_the_ledger_has_or_refuses(
         try:
             text = place(folder)
         except TacitError:
+            if damage == "none":
+                raise
             continue
         assert not refused, name
         assert epsilons_in(text), name
         assert set(epsilons_in(text)) <= spent, name
+
+
+@pytest.mark.parametrize("how", ["never", "ctrl-c 3"])  # a file has kept the last head
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_ledger_without_its_last_round_and_its_links_is_refused_everywhere(
+    stopped: dict[tuple[str, str], Path], tmp_path: Path, plan: str, how: str
+) -> None:
+    shutil.copytree(stopped[plan, how], tmp_path / "tiny-0")
+    shorten(tmp_path / "tiny-0" / "ledger.sqlite", 1)
+    for place in PLACES.values():
+        with pytest.raises(TacitError, match="shortened or restored"):
+            place(tmp_path / "tiny-0")
+
+
+@pytest.mark.parametrize("how", STOPS)
+def test_the_ledger_of_another_run_of_the_same_configuration_is_refused(
+    stopped: dict[tuple[str, str], Path], tmp_path: Path, how: str
+) -> None:
+    folder, other = tmp_path / "tiny-0", stopped["grouped", "kill 1" if how == "never" else "never"]
+    shutil.copytree(stopped["grouped", how], folder)
+    ledger_gone(folder)
+    for place in other.glob("ledger.sqlite*"):
+        shutil.copy(place, folder)
+    for place in PLACES.values():
+        with pytest.raises(TacitError, match="the ledger is that of another run"):
+            place(folder)
 
 
 @pytest.mark.parametrize("rows", ["round = 2", "round >= 6", "round = 7", "1 = 1"])
@@ -363,21 +444,48 @@ PLANS_AHEAD = {
 """Who asks what noise would cost, or only names an accountant; nothing of it is called spent."""
 
 
-def test_nobody_else_asks_an_accountant_what_was_spent() -> None:
+@pytest.fixture(scope="module")
+def code() -> dict[str, list[ast.AST]]:
+    """By the name of the file: all that stands in it."""
     source = Path(tacit.__file__).parent
+    files = source.rglob("*.py")
+    return {path.relative_to(source).as_posix(): [*ast.walk(ast.parse(path.read_text()))] for path in files}
+
+
+def test_nobody_else_asks_an_accountant_what_was_spent(code: dict[str, list[ast.AST]]) -> None:
     accountants = {
         "tacit.privacy.accounting.accountant",
         "tacit.privacy.accounting.pld",
         "tacit.privacy.accounting.rdp",
         "tacit.privacy.accounting.gaussian",
     }
-    found = set()
-    for path in source.rglob("*.py"):
-        name = path.relative_to(source).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module in accountants and not name.startswith("privacy/"):
-                found.add(name)
+    found = {
+        name
+        for name, nodes in code.items()
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module in accountants and not name.startswith("privacy/")
+    }
     assert found <= REPLAYS | PLANS_AHEAD
+
+
+OPENS_LEDGERS = {"report/integrity.py", "report/verify.py", "federation/protocol/client_store.py"}
+"""Who reads a ledger without knowing that it is as it was: those who find out, and one that tells no epsilon."""
+
+
+def test_nobody_else_reads_a_ledger_that_was_not_checked(code: dict[str, list[ast.AST]]) -> None:
+    assert {
+        name
+        for name, nodes in code.items()
+        for node in nodes
+        if isinstance(node, ast.Attribute) and node.attr == "read" and ast.unparse(node.value) == "Ledger"
+    } == OPENS_LEDGERS
+
+
+def test_a_run_without_an_evaluation_names_no_round_of_one(stopped: dict[tuple[str, str], Path]) -> None:
+    for place in (terminal, the_page):
+        text = place(stopped["grouped", "kill 1"])
+        assert "o accuracy was measured yet" in text
+        assert "round 0" not in text
 
 
 def test_a_simulation_says_on_page_terminal_and_in_facts_that_nobody_is_protected(

@@ -11,7 +11,10 @@ from typer.testing import CliRunner
 from tacit.cli.main import app
 from tacit.errors import TacitError
 from tacit.experiments.train import run_config
+from tacit.privacy.ledger.chain import TABLES
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report.integrity import UNBOUND
+from tacit.report.summary import open_run
 from tests.experiments.tiny import tiny
 
 
@@ -37,6 +40,20 @@ def edit(path: Path, *statements: str) -> None:
         db.execute(sql)
     db.commit()
     db.close()
+
+
+def cut(path: Path, serial: int) -> None:
+    """Takes off the rows after this one with their links: the chain of what is left is whole."""
+    ends = "DELETE FROM {0} WHERE rowid > (SELECT COALESCE(MAX(last), -1) FROM chain WHERE source = '{0}')"
+    edit(path, f"DELETE FROM chain WHERE serial > {serial}", *map(ends.format, TABLES))
+
+
+def shorten(path: Path, rounds: int) -> None:
+    """Takes off the last rounds, and all that came after."""
+    with Ledger.read(path) as ledger:
+        sql = "SELECT serial FROM chain WHERE source = 'charges' ORDER BY serial DESC LIMIT ?"
+        serial = ledger._query(sql, rounds + 1)[-1][0]
+    cut(path, serial)
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +98,11 @@ def test_an_event_that_is_none_is_found(run: Path) -> None:
 
 
 def test_the_last_rows_taken_off_with_their_links_are_found_by_the_run_s_other_files(run: Path) -> None:
-    """The chain of what is left is whole."""
-    with Ledger.read(run / "ledger.sqlite") as ledger:
-        first = next(head.serial for head in ledger.heads_since(1) if head.serial >= 4)
-    shorter = "DELETE FROM charges WHERE rowid > (SELECT MAX(last) FROM chain WHERE source = 'charges')"
-    edit(run / "ledger.sqlite", f"DELETE FROM chain WHERE serial > {first}", shorter)
-    found = failures(tell(run, "--verify", code=1))
+    shorten(run / "ledger.sqlite", 1)
+    *found, counted = failures(tell(run, "--verify", code=1))
     assert [line.split(":")[0] for line in found] == ["checkpoint.bin", "outcome.json"]
     assert all("shortened or restored" in line for line in found)
+    assert counted == "after round 4 the ledger had 4 charges, and now it has 3"
     with pytest.raises(TacitError, match="the ledger is older than"):
         run_config(tiny("rounds=4"), run, resume=True, progress=False)
 
@@ -97,6 +111,69 @@ def test_a_run_does_not_go_on_with_an_edited_ledger(run: Path) -> None:
     edit(run / "ledger.sqlite", "UPDATE charges SET time = time - 1 WHERE round = 1")
     with pytest.raises(TacitError, match="was changed"):
         run_config(tiny("rounds=4"), run, resume=True, progress=False)
+
+
+def test_an_older_ledger_is_found_by_the_metrics_where_nothing_else_is_left(run: Path) -> None:
+    for name in ("checkpoint.bin", "outcome.json"):
+        (run / name).unlink()
+    shorten(run / "ledger.sqlite", 3)
+    assert failures(tell(run, "--verify", code=1)) == ["after round 2 the ledger had 2 charges, and now it has 1"]
+
+
+def test_heads_taken_out_of_the_files_that_keep_them_are_missed(run: Path) -> None:
+    (run / "outcome.json").write_text(json.dumps({"round": 4, "stopped": None}))
+    assert failures(tell(run, "--verify", code=1)) == ["outcome.json: it was edited: it holds no head of the ledger"]
+
+
+def test_what_reports_refuse_is_a_failure(run: Path) -> None:
+    (run / "metrics.csv").unlink()
+    (found,) = failures(tell(run, "--verify", code=1))
+    assert "outcome.json says 4 rounds, and metrics.csv ends at round 0" in found
+
+
+@pytest.mark.parametrize("name", ["facts.json", "config.toml", "digest.key"])
+def test_an_edited_file_is_named(run: Path, name: str) -> None:
+    (run / name).write_bytes((run / name).read_bytes() + b" ")
+    (found,) = failures(tell(run, "--verify", code=1))
+    assert found.startswith(f"{name}: it was edited, or the ledger is that of another run")
+
+
+def test_a_ledger_apart_from_its_run_and_a_run_without_its_key_can_be_read(run: Path, tmp_path: Path) -> None:
+    (run / "digest.key").unlink()  # it is not passed on
+    assert not failures(tell(run, "--verify"))
+    (tmp_path / "alone").mkdir()
+    shutil.copy(run / "ledger.sqlite", tmp_path / "alone")
+    assert not failures(tell(tmp_path / "alone" / "ledger.sqlite", "--verify"))
+    assert len(failures(tell(tmp_path / "alone", "--verify", code=1))) == 2  # a folder that says nothing of its run
+
+
+def test_a_run_without_digests_says_that_its_facts_cannot_be_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an earlier version wrote it. Resumed, it has them."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "bind", lambda self, files: None)
+        run_config(tiny("rounds=2"), tmp_path / "run", progress=False)
+    assert UNBOUND in tell(tmp_path / "run", "--verify")
+    assert UNBOUND in open_run(tmp_path / "run").guarantees()
+    run_config(tiny("rounds=2"), tmp_path / "run", resume=True, progress=False)
+    assert UNBOUND not in tell(tmp_path / "run", "--verify")
+    assert UNBOUND not in open_run(tmp_path / "run").guarantees()
+
+
+def test_a_run_whose_ledger_lost_its_guards_is_told_so_when_it_is_resumed(run: Path) -> None:
+    db = sqlite3.connect(run / "ledger.sqlite")
+    db.execute("DROP TRIGGER run_once")
+    db.close()
+    with pytest.raises(TacitError, match=r"lost its guards against changes \(run_once.*Restore the newest copy"):
+        run_config(tiny("rounds=4"), run, resume=True, progress=False)
+    assert failures(tell(run, "--verify", code=1)) == ["chain: the guard run_once was taken away"]
+
+
+def test_a_renamed_scope_is_named(run: Path) -> None:
+    edit(run / "ledger.sqlite", "UPDATE charges SET scope = 'level:other'")
+    found = failures(tell(run, "--verify", code=1))
+    assert any("charges of 'level:other'" in line for line in found)
 
 
 def test_a_head_in_a_list_is_compared(run: Path, tmp_path: Path) -> None:
@@ -164,15 +241,9 @@ def test_a_shortened_ledger_is_found_by_the_other_side(federation: Path, whose: 
     for path in folder.iterdir():
         if path.name not in ("ledger.sqlite", "terms.json", "client.json") and path.is_file():
             path.unlink()
-    tables = ("charges", "heads", "answers", "scopes", "budgets")
-    ends = "DELETE FROM {0} WHERE rowid > (SELECT COALESCE(MAX(last), -1) FROM chain WHERE source = '{0}')"
     with Ledger.read(folder / "ledger.sqlite") as ledger:
-        cut = ledger.heads_since(0)[-4].serial
-    edit(
-        folder / "ledger.sqlite",
-        f"DELETE FROM chain WHERE serial > {cut}",
-        *(ends.format(table) for table in tables),
-    )
+        serial = ledger.heads_since(0)[-4].serial
+    cut(folder / "ledger.sqlite", serial)
     assert not failures(tell(folder, "--verify"))
     found = failures(tell(folder, "--verify", "--heads", other, code=1))
     assert any("shortened or restored" in line for line in found)

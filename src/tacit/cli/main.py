@@ -237,14 +237,13 @@ def ledger(
     from tacit.experiments.changes import changes_table
     from tacit.privacy.ledger.statement import SIMULATION
     from tacit.report.budget import ledger_table
-    from tacit.report.run_folder import Folder, ledger_in
+    from tacit.report.run_folder import Folder
 
-    path = ledger_in(folder)
+    parts = [changes_table(folder, all_, client)]
+    if client is None or parts == [None]:
+        parts = [ledger_table(folder, all_, client), *parts]
     if Folder(folder).facts.is_file():
         typer.echo(SIMULATION)
-    parts = [changes_table(path, all_, client)]
-    if client is None or parts == [None]:
-        parts = [ledger_table(path, all_, client), *parts]
     _console().print(*(part for part in parts if part is not None))
 
 

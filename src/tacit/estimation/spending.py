@@ -15,6 +15,7 @@ from tacit.errors import TacitError
 from tacit.estimation.messages import Message
 from tacit.privacy.ledger.ledger import Charge, Ledger, Line
 from tacit.privacy.ledger.statement import shown, statement
+from tacit.report.integrity import open_ledger
 
 UNIT, RELATION = "client", "replace"
 
@@ -37,7 +38,7 @@ class Questions:
             return
         with Ledger.open(":memory:") as trial:
             if self.path.exists():
-                with Ledger.read(self.path) as kept:
+                with open_ledger(self.path) as kept:
                     for line, history in ((kept.budgets()[scope], h) for scope, h in kept.histories().items()):
                         trial.budget(line.scope, UNIT, RELATION, None, line.delta)
                         trial.charge(0, [Charge(line.scope, UNIT, RELATION, e, n) for e, n in history.items()])
@@ -53,11 +54,12 @@ class Questions:
         """Durable when it returns: only then may anything made of the messages be written."""
         self.check(message)
         with Ledger.open(self.path) as ledger:
+            ledger.check()
             charge(ledger, message)
 
     def told(self) -> str:
         """What the clients have spent in all, replayed from the ledger."""
-        with Ledger.read(self.path) as ledger:
+        with open_ledger(self.path) as ledger:
             lines, times = statement(ledger), ledger.rounds() + 1
         epsilon, delta = total(lines)
         terms = f"client-level, {RELATION}, {f'delta {delta:g}' if delta else 'pure'}"

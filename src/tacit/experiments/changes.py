@@ -7,10 +7,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import Moved, moved, shown
 from tacit.privacy.level_periods import LevelPeriod, Stays, once_open
 from tacit.report.earlier_runs import epochs_in
+from tacit.report.integrity import open_ledger
+from tacit.report.run_folder import ledger_in
 
 _MANY = 20
 _COLUMNS = ("clients", "levels, by rounds", "epsilon", "by", "limit", "delta", "events")
@@ -40,9 +41,9 @@ class ChangesReport:
 
 
 def changes_table(path: Path, all: bool = False, client: str | None = None) -> ChangesReport | None:
-    """The changes in the ledger at `path`, of one client or of all; None if there are none."""
-    with Ledger.read(path) as ledger:
-        groups = tuple(moved(ledger, client, epochs_in(path.parent)))
+    """The changes in the ledger at `path`, of one client or of all; None if there are none. As in `ledger_table`."""
+    with open_ledger(path) as ledger:
+        groups = tuple(moved(ledger, client, epochs_in(ledger_in(path).parent)))
     return ChangesReport(groups, all) if groups else None
 
 

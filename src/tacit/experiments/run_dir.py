@@ -6,7 +6,7 @@
     metrics.csv       round, level, metric, value
     clients.csv       accuracy of every client at the end; simulation only
     outcome.json      how many rounds were done, why no more, and the head of the ledger
-    ledger.sqlite     what was spent
+    ledger.sqlite     what was spent, and digests of config.toml, facts.json and digest.key
     checkpoint.bin    where to go on
     digest.key        secret: with it, the configuration's digest of the data can be checked; not to be passed on
 
@@ -27,6 +27,9 @@ from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.experiments import toml
 from tacit.experiments.config import decisive, digest, first_difference
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.report.facts import Facts
+from tacit.report.integrity import digest as file_digest
 from tacit.report.run_folder import Folder, existing
 
 _KEY_BYTES = 32
@@ -58,6 +61,15 @@ def create(path: Path, content: Mapping[str, Any], key: bytes | None = None) -> 
     write_atomically(folder.config, toml.dumps(content).encode())
     write_atomically(folder.environment, (json.dumps(environment(), indent=2) + "\n").encode())
     return folder
+
+
+def keep_facts(folder: Folder, ledger: Ledger, facts: Facts) -> None:
+    """Writes what was promised; the ledger has a digest of it first, so that nobody can edit it unnoticed."""
+    text, others = facts.to_json().encode(), (folder.config, folder.key)
+    with storage(folder.path):
+        files = {place.name: file_digest(place.read_bytes()) for place in others}
+    ledger.bind(files | {folder.facts.name: file_digest(text)})
+    write_atomically(folder.facts, text)
 
 
 def _write_secret(path: Path, content: bytes) -> None:

@@ -88,6 +88,7 @@ def conduct(
             folder = run_dir.reopen(path, content) if resume else run_dir.create(path, content, key)
             stack.enter_context(run_dir.alone(folder))
         ledger = Ledger.open(":memory:" if folder is None else folder.ledger)
+        ledger.check()  # before anything of it is read: rows that were edited may hold anything
         return _go(parts, made, content, folder, ledger, resume, progress, key)
 
 
@@ -110,7 +111,7 @@ def _go(
         """What was promised to whom, as it stands; kept in the folder."""
         facts = facts_of(now)
         if folder is not None:
-            write_atomically(folder.facts, facts.to_json().encode())
+            run_dir.keep_facts(folder, ledger, facts)
         return facts
 
     facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads)

@@ -13,9 +13,11 @@ from rich.text import Text
 
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Accountant, Relation, answer, calibrate
-from tacit.privacy.ledger.ledger import Ledger, Line
+from tacit.privacy.ledger.ledger import Line
 from tacit.privacy.ledger.statement import shown, statement
 from tacit.report.earlier_runs import epochs_in
+from tacit.report.integrity import open_ledger
+from tacit.report.run_folder import ledger_in
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -250,9 +252,12 @@ class LedgerReport:
 
 
 def ledger_table(path: str | Path, all: bool = False, client: str | None = None) -> LedgerReport:
-    """The ledger at `path`, replayed: all of it, or one client's account. Many clients are summarised unless `all`."""
-    with Ledger.read(path) as ledger:
-        lines = tuple(statement(ledger, epochs_in(Path(path).parent)))
+    """The ledger at `path`, replayed: all of it, or one client's account. Many clients are summarised unless `all`.
+
+    `path`: a folder, or the file itself; refused if it was changed (`integrity.py`).
+    """
+    with open_ledger(Path(path)) as ledger:
+        lines = tuple(statement(ledger, epochs_in(ledger_in(Path(path)).parent)))
     if client is None:
         return LedgerReport(lines, all)
     own = tuple(line for line in lines if line.scope == f"client:{client}")

@@ -107,6 +107,7 @@ def _figures(several: Sequence[RunSummary], legend: Legend) -> str:
     note = f"The shared model on the common test set: {shared}." if common else ""
     rounds = sorted({findings.last for findings in several})
     at = f"Accuracy after round {rounds[0]}" if len(rounds) == 1 else "Accuracy after the last evaluated round"
+    at = "No accuracy was measured yet" if rounds == [0] else at
     late = " Epsilon is that of the last round in the ledger." if any(findings.timing for findings in several) else ""
     return (
         f'<h2>Accuracy {_MARK}</h2><p class="note">{at}, each client on its own test rows.{late} {escape(note)} '

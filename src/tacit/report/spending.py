@@ -38,7 +38,8 @@ class Spending:
 
     @classmethod
     def read(cls, ledger: Ledger, facts: Facts, epochs: int | None = None) -> "Spending":
-        """Refuses a ledger that does not keep what the facts promise. `epochs`: as in `statement`."""
+        """Refuses a ledger that was changed, or does not keep what the facts promise. `epochs`: as in `statement`."""
+        ledger.check()
         entries = tuple(put_right(entry, epochs) for entry in ledger.entries())
         found = cls(facts, ledger.budgets(), ledger.stays(), entries)
         found._check_promises()
@@ -69,10 +70,6 @@ class Spending:
         """`after` some rounds, the last of them included: as many as a chart needs."""
         several = min(self.rounds, _POINTS)
         return [(at, self.after(at)) for at in (round(self.rounds * k / several) for k in range(1, several + 1))]
-
-    def charges(self, rounds: int) -> int:
-        """Rows of the ledger for the first `rounds` rounds."""
-        return sum(entry.round < rounds for entry in self.entries)
 
     @property
     def every_round(self) -> bool:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.core.files import storage
 from tacit.errors import StorageError, TacitError
-from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.report import wording
 from tacit.report.earlier_runs import epochs_in, recomputed
 from tacit.report.facts import Facts
-from tacit.report.metrics import ALL, CHARGES, Row, frame, label, read
+from tacit.report.integrity import UNBOUND, open_ledger
+from tacit.report.metrics import ALL, Row, frame, label, read
 from tacit.report.run_folder import Folder, existing
 from tacit.report.spending import Spending, Spent
 
@@ -42,6 +42,7 @@ class RunSummary:
     done: int = 0
     stopped: str | None = None
     spending: Spending | None = None  # None: nothing was charged
+    bound: bool = True  # whether the ledger holds a digest of the facts
 
     @property
     def last(self) -> int:
@@ -101,7 +102,8 @@ class RunSummary:
         return f"{measured}; privacy spent after round {charged:,}."
 
     def guarantees(self) -> list[str]:
-        return [*wording.guarantees(self.facts, self.epsilons), *recomputed(self.statement)]
+        told = [*wording.guarantees(self.facts, self.epsilons), *recomputed(self.statement)]
+        return told if self.bound else [*told, UNBOUND]
 
     def lines(self) -> list[str]:
         """What stands below the tables of a terminal: guarantees, rounds, and whatever a reader must be warned of."""
@@ -142,7 +144,7 @@ def open_run(path: Path | str) -> RunSummary:
         raise TacitError(f"the run {folder.path} ended before its first round: resume it")
     facts = Facts.from_json(_text(folder.facts))
     rows = read(folder.metrics) if folder.metrics.is_file() else []
-    spending, lines = _ledger(folder, facts)
+    spending, lines, bound = _ledger(folder, facts)
     done, stopped = _progress(folder, facts.rounds, rows, spending)
     clients = pd.DataFrame(columns=["client", "level", "shared", "personal"])
     if folder.clients.is_file():
@@ -159,55 +161,43 @@ def open_run(path: Path | str) -> RunSummary:
         done=done,
         stopped=stopped,
         spending=spending,
+        bound=bound,
     )
 
 
-def _ledger(folder: Folder, facts: Facts) -> tuple[Spending | None, Sequence[Any]]:
-    """What was spent, and the statement of every account. A run that promised something has a ledger."""
+def _ledger(folder: Folder, facts: Facts) -> tuple[Spending, Sequence[Any], bool]:
+    """What was spent, the statement of every account, and whether the facts are known to be those of the run."""
     if not folder.ledger.is_file():
-        if any(promise.standing == "protected" for promise in facts.promises):
-            raise StorageError(
-                f"{folder.path} promised a guarantee and holds no ledger.sqlite, so what was spent cannot be told: "
-                "restore it from a backup"
-            )
-        return None, ()
-    with Ledger.read(folder.ledger) as ledger:
+        raise StorageError(
+            f"{folder.path} holds no ledger.sqlite, which every run has, so what was spent cannot be told: "
+            "restore it from a backup"
+        )
+    with open_ledger(folder.path) as ledger:
         try:
             epochs = epochs_in(folder.path)
-            return Spending.read(ledger, facts, epochs), statement(ledger, epochs)
+            return Spending.read(ledger, facts, epochs), statement(ledger, epochs), bool(ledger.bindings())
         except StorageError as error:
             raise StorageError(f"{folder.path}: {error}") from error
 
 
-def _progress(folder: Folder, rounds: int, rows: Sequence[Row], spending: Spending | None) -> tuple[int, str | None]:
+def _progress(folder: Folder, rounds: int, rows: Sequence[Row], spending: Spending) -> tuple[int, str | None]:
     """Rounds done, and why no more: None for a run that has ended. Refuses files that contradict each other."""
     measured = max((row.round for row in rows), default=0)
-    charged = 0 if spending is None else spending.rounds
+    charged = spending.rounds
     outcome = _json(folder.outcome) if folder.outcome.is_file() else None
     ended, stopped = (0, INTERRUPTED) if outcome is None else (int(outcome["round"]), outcome["stopped"])
-    if spending is not None:
-        _check_charges(folder, rows, spending, max(measured, ended))
+    if spending.every_round and charged < (done := max(measured, ended)):
+        raise _contradiction(folder, f"{done} rounds were done, and the ledger has charges of {charged}")
     if outcome is not None and stopped != ON_REQUEST:
         if stopped is None and ended != rounds:
             raise _contradiction(folder, f"outcome.json says that it ended with round {ended} of {rounds}")
         if measured != ended:
             raise _contradiction(folder, f"outcome.json says {ended} rounds, and metrics.csv ends at round {measured}")
-        if spending is not None and (charged > ended or (spending.every_round and charged < ended)):
+        if charged > ended:
             raise _contradiction(folder, f"outcome.json says {ended} rounds, and the ledger has {charged}")
     elif max(measured, charged) > ended:
         stopped = INTERRUPTED
     return max(ended, measured, charged), stopped
-
-
-def _check_charges(folder: Folder, rows: Sequence[Row], spending: Spending, done: int) -> None:
-    """Every round that was done has its charges, as many as there were when it was evaluated."""
-    if spending.every_round and spending.rounds < done:
-        raise _contradiction(folder, f"{done} rounds were done, and the ledger has charges of {spending.rounds}")
-    for row in rows:
-        if row.metric == CHARGES and row.value != (found := spending.charges(row.round)):
-            raise _contradiction(
-                folder, f"after round {row.round} the ledger had {row.value:.0f} charges, and now it has {found}"
-            )
 
 
 def _contradiction(folder: Folder, what: str) -> StorageError:

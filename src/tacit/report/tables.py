@@ -28,7 +28,7 @@ def level_table(findings: RunSummary) -> Table:
     shared = "" if common is None else f"; the shared model on the common test set: {common:.3f}"
     table = _table(
         f"{findings.title}: {facts.method}, plan {facts.plan}",
-        "\n".join(part for part in (f"accuracies {_when(findings)}{shared}", wording.simulation(facts)) if part),
+        "\n".join(part for part in (f"{_when(findings)}{shared}", wording.simulation(facts)) if part),
     )
     table.add_column("level", overflow="fold")
     table.add_column("clients", justify="right", no_wrap=True)
@@ -45,7 +45,9 @@ def level_table(findings: RunSummary) -> Table:
 
 def _when(findings: RunSummary) -> str:
     spent = "" if findings.timing is None else f"; privacy spent {findings.timing.partition('privacy spent ')[2][:-1]}"
-    return f"after round {findings.last}, simulation only{spent}"
+    if not findings.last:
+        return f"no accuracy was measured yet{spent}"
+    return f"accuracies after round {findings.last}, simulation only{spent}"
 
 
 def comparison(several: Sequence[RunSummary]) -> Group:

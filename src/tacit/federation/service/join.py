@@ -33,6 +33,7 @@ from tacit.federation.service.supervisor import Station
 from tacit.federation.service.tls import fingerprint, key_fingerprint, make_node_key, sign
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
+from tacit.report.integrity import open_ledger
 
 
 def lines(folder: Path) -> Iterator[str]:
@@ -248,7 +249,7 @@ def _meaning(level: Level) -> str:
 def _spent(folder: Path) -> str:
     if not (folder / "ledger.sqlite").exists():
         return "nothing"
-    with ClientStore(folder).ledger() as ledger:
+    with open_ledger(folder) as ledger:
         return "; ".join(line.words.partition(":")[0] for line in statement(ledger)) or "nothing"
 
 

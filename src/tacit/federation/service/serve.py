@@ -27,6 +27,7 @@ from tacit.federation.service.supervisor import Site
 from tacit.federation.service.tls import key_fingerprint
 from tacit.privacy.ledger.statement import shown, statement
 from tacit.report.earlier_runs import epochs_in
+from tacit.report.integrity import open_ledger
 
 Say = Callable[[str], None]
 
@@ -131,7 +132,7 @@ def _picture(office: ServerFolder) -> Table:
 
 def spent(office: ServerFolder) -> dict[str, str]:
     """Epsilon by level; where clients have accounts of their own, the worst of them."""
-    with office.ledger() as ledger:
+    with open_ledger(office.folder) as ledger:
         lines = statement(ledger, epochs_in(office.folder))
     levels = {line.scope: f"epsilon {shown(line.epsilon)}" for line in lines if line.scope.startswith("level:")}
     own = [line for line in lines if line.scope.startswith("client:")]
