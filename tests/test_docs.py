@@ -15,6 +15,7 @@ RUNNABLE = {
     "README.md": "no guarantee",
     "docs/tutorial.md": "no guarantee",
     "docs/how-to/choose-privacy.md": "no guarantee",
+    "docs/how-to/use-the-trained-model.md": "",
     "docs/how-to/which-trust-model.md": "the server, which knows who took part: epsilon",
 }
 """Pages whose Python is run, with something that it prints."""

@@ -10,6 +10,7 @@ from .errors import StorageError as StorageError
 from .errors import TacitError as TacitError
 from .experiments.result import Result as Result
 from .experiments.train import train as train
+from .experiments.trained import load_model as load_model
 from .methods import APFL as APFL
 from .methods import KL as KL
 from .methods import L1 as L1

@@ -237,13 +237,13 @@ def predicts_as_scored(result: tacit.Result) -> None:
     data = result.run.engine.federation
     for at, score in list(zip(result.scores.clients, result.scores.personal, strict=True))[:5]:
         rows = data.test_rows(at)
-        predicted = result.predict(data.ids[at], data.test_x[rows])
+        predicted = result.predict(data.test_x[rows], data.ids[at])
         assert np.mean(predicted == data.test_y[rows].numpy()) == pytest.approx(score, abs=1e-6)
-    assert np.array_equal(result.predict("0", data.test_x[:3].numpy()), result.predict("0", data.test_x[:3]))
+    assert np.array_equal(result.predict(data.test_x[:3].numpy(), "0"), result.predict(data.test_x[:3], "0"))
     with pytest.raises(TacitError, match="there is no client 'x'"):
-        result.predict("x", data.test_x)
+        result.predict(data.test_x, "x")
     with pytest.raises(TacitError, match=r"rows to predict have shape \(3,\)"):
-        result.predict("0", np.zeros(3))
+        result.predict(np.zeros(3), "0")
 
 
 def test_a_run_from_python_resumes_only_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,6 +247,42 @@ def ledger(
     _console().print(*(part for part in parts if part is not None))
 
 
+@app.command(epilog="Example: `tacit predict runs/digits-0 rows.csv --client 17 --out predictions.csv`")
+def predict(
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or one that `Result.save` wrote.")],
+    rows: Annotated[Path, typer.Argument(help="A CSV file: a header, then one row of numbers for each example.")],
+    client: Annotated[str | None, typer.Option(metavar="ID", help="By this client's personal model.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A CSV file to write; the screen if left out.")] = None,
+) -> None:
+    """Predict the class of each row of a CSV file, by the shared model or by a client's own."""
+    from tacit.experiments.trained import class_table, open_models, read_rows
+
+    models = open_models(source)
+    table = class_table(models.outputs(read_rows(rows, models.config), client))
+    if out is None:
+        typer.echo(table.to_csv(index=False), nl=False)
+    else:
+        table.to_csv(out, index=False)
+        typer.echo(f"{len(table):,} predictions: {out}")
+
+
+@app.command(epilog="Example: `tacit export runs/digits-0 model.pt2 --kind torch-export`")
+def export(
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or one that `Result.save` wrote.")],
+    file: Annotated[Path, typer.Argument(help="The file to write; must not exist.")],
+    client: Annotated[str | None, typer.Option(metavar="ID", help="This client's personal model.")] = None,
+    kind: Annotated[
+        Literal["state-dict", "torch-export", "onnx"],
+        typer.Option(help="Parameters alone, a program for PyTorch, or ONNX (needs onnx and onnxscript)."),
+    ] = "state-dict",
+) -> None:
+    """Write a trained model as one file for other programs: the shared one, or a client's own."""
+    from tacit.experiments.trained import export_file, open_models
+
+    models = open_models(source)
+    typer.echo(f"{kind}: {export_file(models.module(client), models.config, file, kind)}")
+
+
 @app.command(epilog='Example: `tacit encode images.npz features.npz`, then `[data] source = "features"`')
 def encode(
     images: Annotated[Path, typer.Argument(help="An .npz with x and y, or x_train, y_train, x_test, y_test.")],

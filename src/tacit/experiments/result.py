@@ -1,20 +1,28 @@
 """What comes back from `train`: figures, guarantees in words, and every client's own model."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from rich.console import Console, ConsoleOptions, RenderableType
-from torch import Tensor
+from torch import Tensor, nn
 
+from tacit.core.contract import Tree
+from tacit.data.dataset import from_clients
+from tacit.errors import TacitError
+from tacit.experiments import trained
+from tacit.experiments.build import Parts
 from tacit.report.summary import RunSummary
 from tacit.report.tables import level_table
+from tacit.rounds.assemble import Privacy, assemble
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Run
-from tacit.rounds.predict import outputs
+from tacit.rounds.predict import OWN_ROWS, personal_module, predictor, rows_like, shared_module
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +41,7 @@ class Result:
     stopped: str | None
     folder: Path | None
     run: Run
+    parts: Parts  # what it was trained from
 
     @property
     def metrics(self) -> "pd.DataFrame":
@@ -52,13 +61,83 @@ class Result:
         """A sentence for each level, and one for the federation as a whole."""
         return self.findings.guarantees()
 
-    def predict(self, client: str, x: Any) -> np.ndarray:
-        """The class that the client's personal model gives each row of `x`."""
-        return self.outputs(client, x).argmax(-1).numpy()
+    def model(self) -> nn.Module:
+        """The shared model: a copy of the network that was given, with what was learned in it, ready to predict.
 
-    def outputs(self, client: str, x: Any) -> Tensor:
-        """The outputs of the client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
-        return outputs(self.run, client, x)
+        What a plan promised holds for it: everything in it went through the plan's release.
+        """
+        return shared_module(self.run, self.parts.model)
+
+    def personal(self, client: str) -> nn.Module:
+        """A client's personal model, adapted on its training rows. It is the client's own: no guarantee covers it."""
+        return personal_module(self.run, self.parts.model, client)
+
+    def adapt(self, x: Any, y: Any, rounds: int = 5) -> nn.Module:
+        """A personal model for a client that never took part: it joins, and trains on its own rows for some rounds.
+
+        Nothing of it is sent, so nothing is charged.
+
+        Args:
+            x: its rows.
+            y: their labels.
+            rounds: how often it trains as a client does in a round.
+
+        Raises:
+            TacitError: for a method whose personal models need everybody's messages (multitask learning).
+        """
+        method, view = self.parts.method, self.run.progress.server.view
+        if method.gather:
+            raise TacitError(f"{type(method).__name__} has no model for a client that did not take part: train again")
+        alone = from_clients({"new": (x, y)}, test_fraction=0.0, classes=self.run.engine.federation.classes)
+        engine, _ = assemble(alone, self.parts.model, method, Privacy(), replace(self.parts.training, rounds=rounds))
+        state, who = method.join(view, engine.start), np.array([0])
+        for round in range(rounds):
+            inputs = engine.inputs_for(_row(state), who, round)
+            _, state = engine.alone(view, engine.plan.release.start(), torch.tensor(round), inputs)
+        inputs = engine.inputs_for(_row(state), who, rounds, "adapt")
+        site, _ = engine.site(engine.task, inputs.only, rounds, inputs.full)
+        rows, _ = alone.take(torch.arange(min(len(alone.x), OWN_ROWS)))
+        return predictor(method, engine.task, view, method.adapt(view, state, site), self.parts.model, rows)
+
+    def predict(self, x: Any, client: str | None = None) -> np.ndarray:
+        """The class of each row of `x`: by a client's personal model, or by the shared one."""
+        return self.outputs(x, client).argmax(-1).numpy()
+
+    def outputs(self, x: Any, client: str | None = None) -> Tensor:
+        """Outputs for the rows of `x`: of a client's personal model, or of the shared one."""
+        if isinstance(x, str):
+            warnings.warn("the rows come first now: outputs(x, client), predict(x, client)", DeprecationWarning, 3)
+            x, client = client, x
+        rows = rows_like(x, self.run.engine.federation.x)
+        module = self.model() if client is None else self.personal(client)
+        with torch.no_grad():
+            return module(rows)
+
+    def save(self, folder: Path | str, clients: Sequence[str] | None = None) -> Path:
+        """Writes the models to a new folder, for `tacit.load_model`, `tacit predict` or anybody who reads safetensors.
+
+        Args:
+            folder: a new or empty one.
+            clients: whose personal models; all of them by default.
+
+        Returns:
+            The folder: parameters, a program that needs no code of yours, and a model card with the guarantees.
+        """
+        config = trained.ModelConfig.of(self.run, self.parts.model, clients)
+        personal = ((client, self.personal(client)) for client in config.clients)
+        return trained.save_models(Path(folder), config, self._card(config), self.model(), personal)
+
+    def _card(self, config: trained.ModelConfig) -> str:
+        """The model card, with a header that model hubs read."""
+        promises = "\n".join(f"- {sentence}" for sentence in self.findings.lines())
+        return (
+            f"---\nlibrary_name: tacit\ntags: [federated-learning, differential-privacy]\n---\n\n"
+            f"# {self.findings.title}\n\n"
+            f"{config.network}, trained with {config.method} on {config.classes} classes.\n\n"
+            f"## Privacy\n\n{promises}\n\nThe guarantees are those of the shared model. A personal model belongs to "
+            "its client: it has seen the client's rows, and no guarantee covers handing it to others.\n\n"
+            f'## Use\n\n```python\nimport tacit\n\nmodel = tacit.load_model(".")\n```\n'
+        )
 
     def save_html(self, path: Path | str) -> Path:
         """One page that works without a network; returns its path."""
@@ -82,3 +161,7 @@ class Result:
         with console.capture() as caught:
             console.print(self)
         return caught.get().rstrip("\n")
+
+
+def _row(state: Tree) -> Tree:
+    return {name: leaf.unsqueeze(0) for name, leaf in state.items()}

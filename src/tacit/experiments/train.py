@@ -16,7 +16,7 @@ from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
 from tacit.experiments.build import Parts, build
-from tacit.experiments.config import Config, full
+from tacit.experiments.config import Config, full, parse
 from tacit.experiments.fingerprint import describe, identity
 from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
 from tacit.experiments.result import Result
@@ -26,7 +26,7 @@ from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Plan
 from tacit.report.facts import Facts
 from tacit.report.metrics import Metrics, frame, score_rows
-from tacit.report.run_folder import Folder
+from tacit.report.run_folder import Folder, existing
 from tacit.report.spending import Spending
 from tacit.report.summary import ON_REQUEST, RunSummary
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
@@ -126,11 +126,17 @@ def _go(
     promised(run.engine.plan)
     with interruptible() as stop, bar if progress else nullcontext():
         outcome = run.go(stop)
-    return _result(run, outcome, promised(run.engine.plan), recorder, content, folder)
+    return _result(parts, run, outcome, promised(run.engine.plan), recorder, content, folder)
 
 
 def _result(
-    run: Run, outcome: Outcome, facts: Facts, recorder: Recorder, content: Mapping[str, Any], folder: Folder | None
+    parts: Parts,
+    run: Run,
+    outcome: Outcome,
+    facts: Facts,
+    recorder: Recorder,
+    content: Mapping[str, Any],
+    folder: Folder | None,
 ) -> Result:
     scores = outcome.scores if outcome.scores is not None else run.evaluate()
     done = outcome.progress.round
@@ -160,7 +166,30 @@ def _result(
         stopped=outcome.stopped,
         spending=Spending.read(run.ledger, facts),
     )
-    return Result(findings, scores, outcome.stopped, folder and folder.path, run)
+    return Result(findings, scores, outcome.stopped, folder and folder.path, run, parts)
+
+
+def reopen_run(path: Path | str) -> tuple[Run, nn.Module]:
+    """A run that was started by `tacit run`, where its last checkpoint left it; nothing is trained or charged."""
+    folder = existing(path)
+    content = folder.content()
+    if "digest" in content.get("model", {}):
+        raise TacitError(
+            f"{path} was trained in Python, and its network is known there alone: call result.save(...) there, or "
+            "train(..., folder=..., resume=True) with the same parts"
+        )
+    parts, key = build(parse(content)), run_dir.secret(folder.path, resume=True)
+    run = Run(
+        *assemble(*parts[:5]),
+        Ledger.open(folder.ledger),
+        parts.schedule,
+        folder.path,
+        identity(*parts[:5], key=key),
+        (),
+        parts.privacy.changes,
+    )
+    run.resume()
+    return run, parts.model
 
 
 def client_table(run: Run, scores: Scores) -> Any:

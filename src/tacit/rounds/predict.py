@@ -1,38 +1,117 @@
-"""What a client's personal model says of new rows."""
+"""The trained models as plain modules: the shared one, each client's personal one, one for a client that is new."""
 
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
+from tacit.core.contract import Method, Shared, Task, Tree
 from tacit.data.dataset import as_input
 from tacit.errors import TacitError
+from tacit.models.functional import ModuleTask
 from tacit.rounds.loop import Run
 from tacit.simulation.chunks import Inputs
 
 OWN_ROWS: Final = 256  # training rows that a client's batch statistics are taken from, as in the evaluation
 
 
+def shared_module(run: Run, model: nn.Module) -> nn.Module:
+    """A copy of `model` with the shared parameters, ready to predict."""
+    return _with_leaves(model, run.progress.server.view.model)
+
+
+def personal_module(run: Run, model: nn.Module, client: str) -> nn.Module:
+    """What the method predicts with for one client, as a module: adapted on its training rows, on nothing else.
+
+    For nearly every method that is a copy of `model`. A method that predicts with several networks at once (FedEM) or
+    with none of them (multitask learning) gives a `MethodModule`.
+    """
+    state, rows = _adapted(run, _position(run, client))
+    return predictor(run.engine.method, run.engine.task, run.progress.server.view, state, model, rows)
+
+
+def predictor(method: Method, task: ModuleTask, view: Shared, state: Tree, model: nn.Module, rows: Tensor) -> nn.Module:
+    """A method's `predict` as a module. Batch statistics are those of `rows`, the client's own."""
+    calls = _Calls(task)
+    with torch.no_grad():
+        outputs = method.predict(calls, view, state, rows[:2])
+    if len(calls.made) != 1 or calls.made[0][1] is not outputs:
+        return MethodModule(method, task.with_rows(rows, _all(rows)), view, state).eval()
+    leaves = calls.made[0][0]
+    with torch.no_grad():
+        return _with_leaves(model, leaves | task.statistics(leaves, rows, _all(rows)))
+
+
 def outputs(run: Run, client: str, x: Any) -> Tensor:
     """Outputs of a client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
+    engine, (state, rows) = run.engine, _adapted(run, _position(run, client))
+    task = engine.task.with_rows(rows, _all(rows))
+    with torch.no_grad():
+        return engine.method.predict(task, run.progress.server.view, state, rows_like(x, engine.federation.x))
+
+
+class MethodModule(nn.Module):
+    """A method's own way to predict, on fixed values: several networks mixed, or a model of the method's making."""
+
+    def __init__(self, method: Method, task: Task, view: Shared, state: Tree) -> None:
+        super().__init__()
+        self.method, self.task, self.view, self.state = method, task, view, state
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.method.predict(self.task, self.view, self.state, x)
+
+
+@dataclass(frozen=True, eq=False)
+class _Calls:
+    """A task that remembers with which parameters it was called, and what came of it."""
+
+    task: ModuleTask
+    made: list[tuple[Tree, Tensor]] = field(default_factory=list)
+
+    def apply(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        outputs = self.task.apply(params, x)
+        self.made.append((dict(params), outputs))
+        return outputs
+
+    def losses(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return self.task.loss(self.apply(params, x), y)
+
+    @property
+    def loss(self) -> Any:
+        return self.task.loss
+
+
+def _with_leaves(model: nn.Module, leaves: Mapping[str, Tensor]) -> nn.Module:
+    module = copy.deepcopy(model)
+    module.load_state_dict({name: leaf.detach().clone() for name, leaf in leaves.items()}, strict=False)
+    return module.eval()
+
+
+def _adapted(run: Run, position: int) -> tuple[Tree, Tensor]:
+    """A client's state, adapted as its method says, and some of its training rows."""
     engine, view, round = run.engine, run.progress.server.view, run.progress.round
-    rows, who = _rows(x, engine.federation.x), np.array([_position(run, client)])
-    held = engine.federation.rows(int(who[0]))
-    own, _ = engine.federation.take(torch.arange(held.start, min(held.stop, held.start + OWN_ROWS)))
-    task = engine.task.with_rows(own, torch.ones(len(own), dtype=torch.bool))
-    first = engine.method.join(view, engine.start)
-    inputs = engine.inputs_for(run.store.read(who, first), who, round, "adapt")
+    who = np.array([position])
+    inputs = engine.inputs_for(run.store.read(who, engine.method.join(view, engine.start)), who, round, "adapt")
     full = inputs.full
 
-    def one(given: Inputs) -> Tensor:
-        site, _ = engine.site(engine.task, given, round, full)
-        state = engine.method.adapt(view, given.state, site)
-        return engine.method.predict(task, view, state, rows)
+    def one(client: Inputs) -> Tree:
+        site, _ = engine.site(engine.task, client, round, full)
+        return engine.method.adapt(view, client.state, site)
 
-    return vmap(one)(inputs)[0]
+    state = {name: leaf[0] for name, leaf in vmap(one)(inputs).items()}
+    held = engine.federation.rows(position)
+    rows, _ = engine.federation.take(torch.arange(held.start, min(held.stop, held.start + OWN_ROWS)))
+    return state, rows
+
+
+def _all(rows: Tensor) -> Tensor:
+    return torch.ones(len(rows), dtype=torch.bool)
 
 
 def _position(run: Run, client: str) -> int:
@@ -44,11 +123,12 @@ def _position(run: Run, client: str) -> int:
     return ids.index(client)
 
 
-def _rows(x: Any, like: Tensor) -> Tensor:
+def rows_like(x: Any, template: Tensor) -> Tensor:
+    """Rows in the form that models were trained on: the same shape, type and scale."""
     rows = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
-    if tuple(rows.shape[1:]) != tuple(like.shape[1:]) or rows.dim() == 0:
+    if tuple(rows.shape[1:]) != tuple(template.shape[1:]) or rows.dim() == 0:
         raise TacitError(
-            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, like.shape[1:]))}]"
+            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, template.shape[1:]))}]"
         )
     scaled = as_input(rows)
-    return scaled.to(like.dtype) if like.is_floating_point() else scaled
+    return scaled.to(template.dtype) if template.is_floating_point() else scaled

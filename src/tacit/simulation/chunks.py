@@ -74,6 +74,11 @@ class Inputs(NamedTuple):
         """Leading steps that are live for every client."""
         return int(self.live.sum(1).min())
 
+    @property
+    def only(self) -> "Inputs":
+        """Of the only client of a chunk of one, without the row for it."""
+        return Inputs(tree.each(lambda leaf: leaf[0], self.state), *(leaf[0] for leaf in self[1:]))
+
 
 class Shape(NamedTuple):
     """All that a chunk's program depends on besides its inputs: public, and the same whenever a run is repeated."""

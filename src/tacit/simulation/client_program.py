@@ -144,7 +144,7 @@ class ClientProgram:
 
     def alone(self, view: Shared, public: Tree, round: Tensor, inputs: Inputs) -> tuple[Message, Tree]:
         """What the only client of a chunk of one sends, and its new state: without `vmap`, so with any noise."""
-        given = Inputs(tree.each(lambda leaf: leaf[0], inputs.state), *(leaf[0] for leaf in inputs[1:]))
+        given = inputs.only
         upload, state, _ = self._one(self.task, inputs.full, view, public, round, given)
         noise = self.noise(given.release_key)
         return self.plan.release.encode(public, tree.split(upload), given.level, noise), state

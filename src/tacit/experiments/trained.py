@@ -1,0 +1,266 @@
+"""Trained models on disk: saved as safetensors beside a program that runs without the code they came from.
+
+    config.json          what is here, and how rows must look
+    model.safetensors    the shared model's parameters and buffers
+    model.pt2            the network itself, by `torch.export`: no class has to be imported
+    personal/ID.*        each client's own: parameters alone, or a program where a method predicts with several networks
+    README.md            the model card: what was promised to whom, replayed from the ledger
+
+A personal model is the client's own. No guarantee covers handing it to others: it has seen the client's rows.
+"""
+
+import copy
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit.core.files import storage, write_atomically
+from tacit.errors import StorageError, TacitError
+from tacit.rounds.loop import Run
+from tacit.rounds.predict import MethodModule, personal_module, rows_like, shared_module
+
+FORMAT: Final = 1
+CONFIG, WEIGHTS, PROGRAM, CARD, PERSONAL = "config.json", "model.safetensors", "model.pt2", "README.md", "personal"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a folder of saved models holds."""
+
+    format: int
+    version: str
+    network: str  # the class, for readers
+    method: str
+    input_shape: tuple[int, ...]
+    input_dtype: str  # of training rows, as they were given: bytes are scaled to [0, 1]
+    classes: int
+    clients: tuple[str, ...]  # those whose personal models are here
+    program: bool = True  # whether the network could be exported
+
+    @classmethod
+    def of(cls, run: Run, model: nn.Module, clients: Sequence[str] | None = None) -> "ModelConfig":
+        data = run.engine.federation
+        return cls(
+            format=FORMAT,
+            version=version("tacit-fl"),
+            network=type(model).__name__,
+            method=type(run.engine.method).__name__,
+            input_shape=data.input_shape,
+            input_dtype=str(data.x.dtype).removeprefix("torch."),
+            classes=data.classes,
+            clients=tuple(data.ids if clients is None else clients),
+        )
+
+
+def save_models(
+    folder: Path, config: ModelConfig, card: str, shared: nn.Module, personal: Iterable[tuple[str, nn.Module]]
+) -> Path:
+    """Writes a folder that `load_model` reads. What is there already is never touched."""
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise TacitError(f"{folder} is not empty: give a new folder to save the model in")
+        (folder / PERSONAL).mkdir()
+    template = _template(config)
+    _write_weights(folder / WEIGHTS, shared)
+    exported = _write_program(folder / PROGRAM, shared, template)
+    for client, module in personal:
+        if not isinstance(module, MethodModule):
+            _write_weights(_personal(folder, client), module)
+        elif not _write_program(_personal(folder, client).with_suffix(".pt2"), module, template):
+            raise TacitError(f"the personal model of '{client}' cannot be exported: save without clients")
+    write_atomically(folder / CARD, card.encode())
+    content = asdict(config) | {"program": exported}
+    write_atomically(folder / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
+    return folder
+
+
+def load_model(folder: Path | str, client: str | None = None, model: nn.Module | None = None) -> nn.Module:
+    """A saved model, ready to predict.
+
+    Args:
+        folder: what `Result.save` or `tacit export` wrote.
+        client: whose personal model; None for the shared one.
+        model: an instance of the network's class, which gets the parameters. Without it the exported program is
+            loaded, which needs no code of yours and cannot be trained further.
+
+    Raises:
+        TacitError: if the folder or the client is not there, or the network cannot be had without `model`.
+
+    Example:
+        >>> import tacit, tempfile
+        >>> data = tacit.load("digits", clients=20, classes_each=2)
+        >>> network = tacit.models.SoftmaxRegression(64, classes=10)
+        >>> result = tacit.train(data, network, tacit.FedAvg(), training=tacit.Training(rounds=1), progress=False)
+        >>> folder = result.save(tempfile.mkdtemp() + "/saved")
+        >>> tacit.load_model(folder, model=network)(data.x[:3]).shape
+        torch.Size([3, 10])
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    if client is not None and client not in config.clients:
+        some = ", ".join(config.clients[:3]) or "none"
+        raise TacitError(f"{folder} has no personal model of '{client}': it has {len(config.clients)} ({some} ...)")
+    weights = folder / WEIGHTS if client is None else _personal(folder, client)
+    if client is not None and not weights.exists():
+        return _program(weights.with_suffix(".pt2"))
+    if model is None and not config.program:
+        raise TacitError(f"{config.network} could not be exported when it was saved: give model={config.network}(...)")
+    module = _program(folder / PROGRAM) if model is None else copy.deepcopy(model).eval()
+    return _load_weights(module, weights)
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """What a folder of saved models says of itself."""
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TacitError(f"{folder} holds no saved model: give a folder that `Result.save` wrote") from None
+    except ValueError as error:
+        raise StorageError(f"{folder / CONFIG} is damaged ({error}): save the model again") from None
+    if content.get("format") != FORMAT:
+        raise TacitError(f"{folder} has format {content.get('format')}, and this version reads {FORMAT}: save it again")
+    sequences = {key: tuple(content[key]) for key in ("input_shape", "clients")}
+    return ModelConfig(**content | sequences)
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The models of a run that has ended, wherever they lie: `module` gives the shared one or a client's own."""
+
+    config: ModelConfig
+    module: Callable[[str | None], nn.Module]
+
+    def outputs(self, x: Any, client: str | None = None) -> Tensor:
+        """Outputs for rows that look like the training rows."""
+        with torch.no_grad():
+            return self.module(client)(rows_like(x, _template(self.config)))
+
+
+def open_models(path: Path) -> Models:
+    """Of a folder that `Result.save` wrote, or of a run that `tacit run` started; nothing is trained or charged."""
+    if (path / CONFIG).is_file():
+        return Models(read_config(path), lambda client: load_model(path, client))
+    from tacit.experiments.train import reopen_run
+
+    run, model = reopen_run(path)
+
+    def module(client: str | None) -> nn.Module:
+        return shared_module(run, model) if client is None else personal_module(run, model, client)
+
+    return Models(ModelConfig.of(run, model), module)
+
+
+def read_rows(path: Path, config: ModelConfig) -> np.ndarray:
+    """The rows of a CSV file with a header, in the shape of the training rows."""
+    import pandas as pd
+
+    try:
+        with storage(path):
+            table = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise TacitError(f"{path} is no CSV file with a header ({error}): give one row for each example") from None
+    if wrong := [str(name) for name, column in table.items() if column.dtype.kind not in "biuf"]:
+        raise TacitError(f"{path}: column '{wrong[0]}' holds no numbers: leave it out")
+    if bool(table.isna().to_numpy().any()):
+        raise TacitError(f"{path} has empty cells: fill them")
+    wanted = math.prod(config.input_shape)
+    if table.shape[1] != wanted:
+        raise TacitError(f"{path} has {table.shape[1]} columns, and the model takes {wanted} numbers a row")
+    return table.to_numpy().reshape(len(table), *config.input_shape)
+
+
+def export_file(module: nn.Module, config: ModelConfig, path: Path, kind: str) -> Path:
+    """One model as one file: "state-dict" (torch.save), "torch-export" (a program), or "onnx"."""
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            raise TacitError(f"{path} is there already: give another file")
+    if kind == "state-dict":
+        torch.save(module.state_dict(), path)
+    elif kind == "torch-export":
+        torch.export.save(_exported(module, _template(config)), path)
+    else:
+        _write_onnx(module, _template(config), path)
+    return path
+
+
+def _write_onnx(module: nn.Module, template: Tensor, path: Path) -> None:
+    try:
+        program = torch.onnx.export(_exported(module, template), dynamo=True)
+    except ImportError as error:
+        raise TacitError(f"ONNX needs two packages more ({error}): pip install onnx onnxscript") from None
+    if program is None:
+        raise TacitError("this network has no ONNX form: use the kind torch-export")
+    program.save(str(path))
+
+
+def _template(config: ModelConfig) -> Tensor:
+    return torch.zeros((2, *config.input_shape), dtype=getattr(torch, config.input_dtype))
+
+
+def _personal(folder: Path, client: str) -> Path:
+    """A file that is named by any id, on any file system."""
+    return folder / PERSONAL / f"{quote(client, safe='')}.safetensors"
+
+
+def _write_weights(path: Path, module: nn.Module) -> None:
+    from safetensors.torch import save
+
+    leaves = {name: leaf.detach().contiguous().clone() for name, leaf in module.state_dict().items()}
+    write_atomically(path, save(leaves))
+
+
+def _load_weights(module: nn.Module, path: Path) -> nn.Module:
+    from safetensors.torch import load
+
+    with storage(path):
+        leaves = load(path.read_bytes())
+    try:
+        module.load_state_dict(leaves)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise TacitError(f"the parameters of {path} do not fit the network ({reason[:200]}): give model=...") from None
+    return module
+
+
+def _exported(module: nn.Module, template: Tensor) -> torch.export.ExportedProgram:
+    rows = rows_like(template, template)
+    batch = torch.export.Dim("rows", min=1)
+    return torch.export.export(module, (rows,), dynamic_shapes=({0: batch},), strict=False)
+
+
+def _write_program(path: Path, module: nn.Module, template: Tensor) -> bool:
+    try:
+        program = _exported(module, template)
+    except Exception:
+        return False
+    torch.export.save(program, path)
+    return True
+
+
+def _program(path: Path) -> nn.Module:
+    try:
+        return torch.export.load(path).module()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read ({error}): give model=..., or save the model again") from None
+
+
+def class_table(outputs: Tensor, names: Sequence[str] = ()) -> Any:
+    """A frame with a row for each prediction: its class, and the probability of every class."""
+    import pandas as pd
+
+    chances = outputs.softmax(-1).numpy()
+    labels: Any = np.array(names, dtype=object) if names else np.arange(chances.shape[1])
+    return pd.DataFrame({"prediction": labels[chances.argmax(-1)]} | {
+        f"p({label})": chances[:, column] for column, label in enumerate(labels)
+    })  # fmt: skip
