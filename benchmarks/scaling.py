@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -20,6 +19,7 @@ from rich.table import Table
 from benchmarks.machine import CORES, machine
 from benchmarks.scaling_point import BATCH, Point
 from tacit.compile.kernels import compiled
+from tacit.report.figures import NEUTRAL, PALETTE, Figure, Panel, Series, write_png
 from tacit.simulation.chunks import COMPILED_MOST, MOST
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
@@ -153,32 +153,26 @@ resident size of the process over its whole life, with Python, torch and the dat
 
 
 def draw(all_found: dict[str, Found], path: Path) -> None:
-    """Time above, memory below, a column for each quantity; a grey line shows linear growth from the last point."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, panels = plt.subplots(2, len(all_found), figsize=(3.1 * len(all_found), 5.2), squeeze=False)
-    for column, curve in enumerate(CURVES):
-        at, found = [value for value, _ in curve.points], all_found[curve.name]
-        _panel(panels[0][column], at, [each["seconds"] for each in found], curve.name, "seconds a round")
-        _panel(panels[1][column], at, [each["peak"] / 2**20 for each in found], curve.name, "peak memory, MiB")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    """Time and memory against each quantity; a grey line shows linear growth from the last point."""
+    figures = []
+    for curve in CURVES:
+        at, found = [float(value) for value, _ in curve.points], all_found[curve.name]
+        panels = [
+            _panel(at, [each["seconds"] for each in found], curve.name, "seconds a round"),
+            _panel(at, [each["peak"] / 2**20 for each in found], curve.name, "peak memory, MiB"),
+        ]
+        figures.append(Figure(curve.name, "", panels, curve.name))
+    write_png(figures, path)
 
 
-def _panel(panel: Any, at: Sequence[float], values: Sequence[float], name: str, what: str) -> None:
+def _panel(at: Sequence[float], values: Sequence[float], name: str, what: str) -> Panel:
     sign = -1 if name == "Threads" else 1
-    panel.plot(at, [values[-1] * (x / at[-1]) ** sign for x in at], color="#c8c8c8", linestyle="--", linewidth=1)
-    panel.plot(at, values, marker="o", color="#1f6f8b", markersize=4)
-    panel.set_xscale("log")
-    panel.set_yscale("log")
-    panel.set_ylim(0.5 * min(values), 2 * max(values))
-    panel.set_title(f"{name.lower()}: {what}", fontsize=9, loc="left")
-    panel.tick_params(labelsize=8)
-    panel.spines[["top", "right"]].set_visible(False)
+    linear = [values[-1] * (x / at[-1]) ** sign for x in at]
+    series = [
+        Series("measured", at, values, PALETTE[0], mark="filled"),
+        Series("linear" if sign == 1 else "inversely linear", at, linear, NEUTRAL, style="dash", width=1.2),
+    ]
+    return Panel("", name.lower(), what, series, log="xy", y_range=(0.5 * min(values), 2 * max(values)), height=2.8)
 
 
 def main() -> None:

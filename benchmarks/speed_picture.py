@@ -1,53 +1,47 @@
 """The picture of `benchmarks.speed`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+from tacit.report.figures import INK, NEUTRAL, PALETTE, Figure, Panel, Series, write_png
 
 Bar = tuple[str, float, tuple[float, float]]  # title, median, quartiles
 
 
 def draw(titles: Sequence[str], bars: Sequence[Sequence[Bar]], least: Sequence[float], path: Path) -> None:
-    """A panel for each workload, a bar for each system, whiskers over the middle half; a line where the roofline is."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    high = -(-len(titles) // 2)
-    figure, panels = plt.subplots(high, min(2, len(titles)), figsize=(11.5, 1.9 * high + 0.3), squeeze=False)
-    for panel in panels.flat[len(titles) :]:
-        panel.axis("off")
-    for panel, title, of_panel, limit in zip(panels.flat, titles, bars, least, strict=False):
-        _panel(panel, title, of_panel, limit)
-    figure.tight_layout(w_pad=3, h_pad=1.5)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    """A panel for each workload, a row for each system, the middle half as a line; dotted where the roofline is."""
+    panels = [_panel(*each) for each in zip(titles, bars, least, strict=True)]
+    nameless = [replace(panel, series=[replace(each, name="") for each in panel.series]) for panel in panels[1:]]
+    write_png([Figure("speed", "", [*panels[:1], *nameless])], path)  # one legend is enough
 
 
-def _panel(panel: Any, title: str, bars: Sequence[Bar], least: float) -> None:
-    titles, medians, quartiles = zip(*bars, strict=True)
-    spread = [[m - q[0] for m, q in zip(medians, quartiles, strict=True)]]
-    spread.append([q[1] - m for m, q in zip(medians, quartiles, strict=True)])
-    colors = ["#1f6f8b" if place == 0 else "#b8c4cc" for place in range(len(bars))]
-    panel.barh(titles, medians, xerr=spread, color=colors, ecolor="#444444", height=0.62, capsize=3)
-    ends = [upper for _, upper in quartiles]
-    wide = max(ends) > 30 * min(medians)
-    for place, (end, median) in enumerate(zip(ends, medians, strict=True)):
-        label = f"{median:.3g} s" + (f" ({_times(median / medians[0])})" if place else "")
-        panel.text(end * 1.15 if wide else end + 0.02 * max(ends), place, label, va="center", fontsize=8)
-    panel.axvline(least, color="#c0392b", linewidth=1, linestyle=":")
-    if wide:
-        panel.set_xscale("log")
-        panel.set_xlim(0.5 * min(least, *medians), 8 * max(ends))
-    else:
-        panel.set_xlim(0, 1.4 * max(ends))
-    panel.set_ylim(len(bars) - 0.4, -0.6)
-    panel.set_title(title, fontsize=9, loc="left")
-    panel.set_xlabel("seconds (dotted: roofline)" + (", logarithmic" if wide else ""), fontsize=8)
-    panel.tick_params(labelsize=8)
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.tick_params(axis="y", length=0)
+def _panel(title: str, bars: Sequence[Bar], least: float) -> Panel:
+    systems, medians, quartiles = zip(*bars, strict=True)
+    rows = [float(row) for row in range(len(bars), 0, -1)]
+    halves = [end for low, high in quartiles for end in (low, high, float("nan"))]
+    labels = [
+        f"{median:.3g} s" + (f" ({_times(median / medians[0])})" if at else "") for at, median in enumerate(medians)
+    ]
+    ends = [high for _, high in quartiles]
+    series = [
+        Series("roofline", [least] * 2, [0.4, len(bars) + 0.6], PALETTE[1], style="dot", width=1.2),
+        Series("middle half of the rounds", halves, [row for row in rows for _ in range(3)], INK, width=1),
+        Series("", ends, rows, style="none", labels=labels),
+        Series("Tacit", medians[:1], rows[:1], PALETTE[0], style="none", mark="filled"),
+        Series("others", medians[1:], rows[1:], NEUTRAL, style="none", mark="filled"),
+    ]
+    return Panel(
+        title,
+        "seconds a round",
+        "",
+        [each for each in series if len(each.x)],
+        log="x",
+        x_range=(0.5 * min(least, *medians), 8 * max(ends)),
+        y_range=(0.4, len(bars) + 0.6),
+        y_names=dict(zip(rows, systems, strict=True)),
+        height=1.6 + 0.25 * len(bars),
+    )
 
 
 def _times(ratio: float) -> str:

@@ -17,8 +17,9 @@ from benchmarks.speed_picture import draw
 from benchmarks.systems import Setting
 from benchmarks.workloads import WORKLOADS, Entry, Workload
 
-HEADINGS = ("", "Work", "System", "Setting", "Median", "Quartiles", "Times Tacit's", "Bar", "Roofline", "Share of it")
-NUMBERS = {"Median", "Quartiles", "Times Tacit's", "Bar", "Roofline", "Share of it"}
+_FIGURES = ("Median", "Quartiles", "Times Tacit's", "Target", "Roofline", "Share of it")
+HEADINGS = ("", "Work", "System", "Setting", *_FIGURES)
+NUMBERS = set(_FIGURES)
 
 
 @dataclass(frozen=True)
@@ -87,17 +88,17 @@ def rows(timings: Timings, rates: Rates) -> list[tuple[str, ...]]:
 
 def _first(workload: Workload, tacit: Timing, rates: Rates) -> tuple[str, ...]:
     least = workload.work.seconds(rates)
-    bars = [f"{workload.within:g} s" + _met(tacit.median <= workload.within)] if workload.within else []
+    targets = [f"{workload.within:g} s" + _met(tacit.median <= workload.within)] if workload.within else []
     if workload.of_roofline:
-        bars.append(f"{workload.of_roofline:g}x roofline" + _met(tacit.median <= workload.of_roofline * least))
+        targets.append(f"{workload.of_roofline:g}x roofline" + _met(tacit.median <= workload.of_roofline * least))
     named = (workload.key, workload.title, *_times(tacit))
-    return *named, "", ", ".join(bars), f"{least:.3f} s", f"{least / tacit.median:.0%}"
+    return *named, "", ", ".join(targets), f"{least:.3f} s", f"{least / tacit.median:.0%}"
 
 
 def _others(workload: Workload, found: list[Timing]) -> list[tuple[str, ...]]:
     tacit = found[0].median
     return [
-        ("", "", *_times(timing), f"{timing.median / tacit:.2f}", _bar(entry, timing.median / tacit), "", "")
+        ("", "", *_times(timing), f"{timing.median / tacit:.2f}", _judge(entry, timing.median / tacit), "", "")
         for entry, timing in zip(workload.entries[1:], found[1:], strict=True)
     ]
 
@@ -107,7 +108,7 @@ def _times(timing: Timing) -> tuple[str, ...]:
     return timing.title, str(timing.setting), f"{timing.median:.3f} s", quartiles
 
 
-def _bar(entry: Entry, ratio: float) -> str:
+def _judge(entry: Entry, ratio: float) -> str:
     if entry.faster is not None:
         return f"{entry.faster:g}" + _met(ratio >= entry.faster)
     if entry.longer is not None:
@@ -117,8 +118,8 @@ def _bar(entry: Entry, ratio: float) -> str:
     return ""
 
 
-def _met(reached: bool) -> str:
-    return ": reached" if reached else ": NOT reached"
+def _met(met: bool) -> str:
+    return ": met" if met else ": NOT met"
 
 
 def print_table(timings: Timings, rates: Rates, console: Console) -> None:

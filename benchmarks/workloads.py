@@ -1,4 +1,4 @@
-"""What `make bench` measures: which systems take turns on which work, and the bar for each comparison."""
+"""What `make bench` measures: which systems take turns on which work, and the target of each comparison."""
 
 from dataclasses import dataclass
 

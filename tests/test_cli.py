@@ -138,7 +138,7 @@ def python(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]
 
 
 def test_help_and_import_stay_quick_by_leaving_heavy_imports_for_later() -> None:
-    heavy = "{'torch', 'pandas', 'plotly', 'matplotlib', 'dp_accounting', 'sklearn', 'scipy', 'numpy', 'pydantic'}"
+    heavy = "{'torch', 'pandas', 'matplotlib', 'dp_accounting', 'sklearn', 'scipy', 'numpy', 'pydantic'}"
     program = f"import sys, tacit, tacit.cli.main; print(sorted({heavy} & set(sys.modules)))"
     process = python("-c", program)
     assert process.communicate()[0] == "[]\n"

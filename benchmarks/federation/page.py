@@ -23,11 +23,11 @@ def parity(found: dict[str, Any], dtype: str) -> str:
     return "\n".join(lines)
 
 
-def parity_words(found: dict[str, Any], dtype: str, bar: float) -> str:
+def parity_words(found: dict[str, Any], dtype: str, limit: float) -> str:
     known = [value for key, value in found.items() if key.endswith(dtype)]
-    good = sum(max(v["server"], v["clients"]) < bar and v["draws"] for v in known)
+    good = sum(max(v["server"], v["clients"]) < limit and v["draws"] for v in known)
     every = len(METHODS) * len(PLANS)
-    return f"**{good} of {every}** within {bar:g}, with the same draws and charges ({len(known)} measured)."
+    return f"**{good} of {every}** within {limit:g}, with the same draws and charges ({len(known)} measured)."
 
 
 def faults(found: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from papers.bench import Cell, Reproduction, Runner
 from papers.fedhdp.cell import federation, key, measure, own_accuracies, train
 from papers.fedhdp.recipe import MENU, MNIST, OPTIMAL, WRITERS_AT_PAPERS_NOISE, Recipe
-from papers.page import COLORS, Part, Picture, Results, plus_minus
+from papers.page import COLORS, Curve, Panel, Part, Picture, Results, plus_minus
 from tacit.core import rng
 from tacit.experiments.build import build_privacy
 from tacit.experiments.config import parse
@@ -125,25 +125,18 @@ def _error(values: np.ndarray) -> float:
 
 
 def _picture(recipe: Recipe, title: str, moved: Gains, stayed: Gains) -> Picture:
-    from matplotlib.figure import Figure
+    groups = (("opts out", moved, COLORS[0]), ("stays private", stayed, COLORS[1]))
+    caption = f"{title}: what changes for a client that opts out, and for one that stays."
+    return Picture(recipe.name, caption, [_panel(model, label, groups) for model, label in SHOWN.items()])
 
-    whole = Figure(figsize=(6.8, 2.8), layout="constrained", facecolor="white")
-    for axes, (model, label) in zip(whole.subplots(1, 2), SHOWN.items(), strict=True):
-        for at, (name, group) in enumerate((("opts out", moved), ("stays private", stayed))):
-            places = np.arange(len(group)) + 0.35 * at
-            values = [each[model] for each in group.values()]
-            means, errors = [float(each.mean()) for each in values], [_error(each) for each in values]
-            axes.bar(places, means, 0.32, yerr=errors, color=COLORS[at], label=name, capsize=2)
-        axes.set_xticks(np.arange(len(moved)) + 0.175, list(moved), fontsize=8)
-        axes.set_ylabel("change, points", fontsize=9)
-        axes.set_title(label, fontsize=9, loc="left")
-        axes.axhline(0, color="#888888", linewidth=0.8)
-        axes.spines[["top", "right"]].set_visible(False)
-    bars, names = whole.axes[0].get_legend_handles_labels()
-    whole.legend(bars, names, loc="outside lower center", ncols=2, fontsize=7, frameon=False)
-    return Picture(
-        recipe.name, f"{title}: what changes for a client that opts out, and for one that stays.", figure=whole
-    )
+
+def _panel(model: str, label: str, groups: Sequence[tuple[str, Gains, str]]) -> Panel:
+    bars = []
+    for name, group, color in groups:
+        values = [each[model] for each in group.values()]
+        means, errors = [float(each.mean()) for each in values], [_error(each) for each in values]
+        bars.append(Curve(name, range(len(values)), means, color, errors))
+    return Panel(label, "", "change, points", bars, bars=True, x_names=dict(enumerate(groups[0][1])))
 
 
 _ABOUT: Final = (

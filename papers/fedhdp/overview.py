@@ -1,4 +1,4 @@
-"""FedHDP on one page: every table's main figures, what was aimed at and what came of it. From the pages' own cells."""
+"""FedHDP on one page: every table's main figures, the targets and what came of them. From the pages' own cells."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,7 +25,7 @@ def make(bench: Runner) -> list[Part]:
     heads = ["", "seeds", NON_PRIVATE, DP_FEDAVG, "r=1", "best r", "at it", OPTIMAL, "gap closed", "personal"]
     note = f"Not run: {', '.join(missing)}." if missing else ""
     title = "The shared model's accuracy, and that of personal models at the best r, in percent"
-    return [_ABOUT, Results(title, heads, summary, note), _aims(found, kept(bench, levels)), _BESIDE]
+    return [_ABOUT, Results(title, heads, summary, note), _targets(found, kept(bench, levels)), _BESIDE]
 
 
 def _rows(bench: Runner, plan: Plan) -> Rows:
@@ -50,15 +50,15 @@ def _summary(page: str, plan: Plan, rows: Rows) -> list[str]:
     return [name, seeds, *accuracies, top.arm.removeprefix("r="), *after, closed, personal]
 
 
-def _aims(found: Mapping[str, Rows], menu: Rows) -> Results:
-    """Aims with the figure that was measured, mean over seeds, whether or not they were reached."""
+def _targets(found: Mapping[str, Rows], menu: Rows) -> Results:
+    """Targets beside our figure, mean over seeds, met or not."""
     lines = [
         *(_uniform(rows) if (rows := found.get(MNIST.name)) else []),
         *([_between(menu)] if menu else []),
         *(_skewed(rows, found.get(MNIST.name)) if (rows := found.get(SKEWED.name)) else []),
         *(_writers(rows) if (rows := found.get(WRITERS_AT_PAPERS_NOISE.name)) else []),
     ]
-    return Results("What was aimed at", ["", "aim", "measured", "reached"], lines)
+    return Results("Targets", ["", "target", "ours", "met"], lines)
 
 
 def _uniform(rows: Rows) -> list[list[str]]:
@@ -97,12 +97,12 @@ def _optimal(name: str, rows: Rows) -> list[list[str]]:
     ]
 
 
-def _least(name: str, value: float, aim: float) -> list[str]:
-    return [name, f"at least {aim:.4g}", f"{value:.2f}", _yes(value >= aim)]
+def _least(name: str, value: float, target: float) -> list[str]:
+    return [name, f"at least {target:.4g}", f"{value:.2f}", _yes(value >= target)]
 
 
-def _near(name: str, value: float, aim: float) -> list[str]:
-    return [name, f"about {aim:g}", f"{value:.2f}", _yes(abs(value - aim) < 1)]
+def _near(name: str, value: float, target: float) -> list[str]:
+    return [name, f"about {target:g}", f"{value:.2f}", _yes(abs(value - target) < 1)]
 
 
 def _holds(name: str, held: bool, shown: str) -> list[str]:

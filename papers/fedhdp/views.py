@@ -61,7 +61,7 @@ def table(recipe: Recipe, rows: Sequence[Row], seeds: int) -> Results:
 def _lines(row: Row) -> list[list[str]]:
     paper = [_paper(row.paper, name) for name in FIGURES]
     measured = [_measured(row, name) for name in FIGURES]
-    return ([[row.arm, "paper", *paper]] if row.paper else []) + [[row.arm, "measured", *measured]]
+    return ([[row.arm, "paper", *paper]] if row.paper else []) + [[row.arm, "ours", *measured]]
 
 
 def _paper(figures: Mapping[str, float], name: str) -> str:
@@ -136,7 +136,7 @@ def against_ratio(recipe: Recipe, rows: Mapping[str, Row]) -> Picture:
     inner = {float(arm.removeprefix("r=")): row for arm, row in tuned(rows).items() if arm != "r=0"}
     x = list(inner)
     errors = [spread(row.values("global")) for row in inner.values()]
-    curves = [Curve("measured", x, [row.accuracy for row in inner.values()], COLORS[0], errors)]
+    curves = [Curve("ours", x, [row.accuracy for row in inner.values()], COLORS[0], errors)]
     known = {ratio: row.paper["global"] for ratio, row in inner.items() if "global" in row.paper}
     if known:
         curves.append(Curve("paper", list(known), list(known.values()), "#888888", style="dash"))

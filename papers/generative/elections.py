@@ -10,7 +10,7 @@ from papers.page import Part, Picture, Results, plus_minus
 from tacit.core import rng
 from tacit.estimation.bernoulli import BernoulliRates
 from tacit.estimation.messages import Message, RandomisedResponse
-from tacit.estimation.picture import Moves, draw
+from tacit.estimation.picture import Moves
 
 ASKED, EPSILONS = (5, 20, 100), (1.0, 2.0, 4.0)
 FILE: Final = "elections/county_pres_2000_2020.npz"
@@ -84,7 +84,7 @@ def _poll(bench: Runner, data: dict[str, Any]) -> list[Part]:
     heads = ["asked in each county", "open", *(f"eps0 = {e:g}" for e in EPSILONS)]
     note = f"Drawn from the real votes of 2020, so the truth is known. {bench.seeds} draws, ± standard deviation."
     table = Results("A poll in every county: gain over local, percent", heads, rows, note)
-    return [table, Picture("poll", _CAPTION, figure=draw(_moves(data)))]
+    return [table, Picture("poll", _CAPTION, [_moves(data).panel()])]
 
 
 def _gain(data: dict[str, Any], seed: int, asked: int, message: Message | None) -> Cell:

@@ -149,7 +149,7 @@ def _bound(bench: Runner) -> list[Part]:
         lower = [float(van_trees_gaussian(prior, NOISE, [n] * 200, 20)[0]) for n in sizes]
         curves.append(Curve(f"bound, t = {prior:g}", sizes, lower, COLORS[at]))
         means, errors = [f[0] for f in found], [f[1] for f in found]
-        curves.append(Curve(f"measured, t = {prior:g}", sizes, means, COLORS[at], errors, marks=True))
+        curves.append(Curve(f"measured, t = {prior:g}", sizes, means, COLORS[at], errors, style="none", mark="filled"))
         away = [(f[0] - low) / f[1] for f, low in zip(found, lower, strict=True)]
         rows.append([f"{prior:g}", *(f"{each:+.1f}" for each in away)])
     panel = Panel("200 clients of 20 dimensions", "samples of a client", "squared error", curves, log="xy")

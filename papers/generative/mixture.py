@@ -54,7 +54,7 @@ def make(bench: Runner) -> list[Part]:
     ]
     for at, (name, each) in enumerate(found.items()):
         means, errors = [f[0] for f in each], [f[1] for f in each]
-        curves.append(Curve(name, GAPS, means, COLORS[(0, 2, 3)[at]], errors, marks=True))
+        curves.append(Curve(name, GAPS, means, COLORS[(0, 2, 3)[at]], errors, style="none", mark="filled"))
     panel = Panel("", "distance of the two centres", "squared error", curves, log="x")
     table = Results("Squared error of two kinds in one dimension", ["distance", "Theorem 5", *found], rows, note)
     picture = Picture("kinds", "Theorem 5 and what is learned.", [panel])

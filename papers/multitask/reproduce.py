@@ -82,8 +82,8 @@ def _sharing(bench: Runner) -> Picture:
     recipe = OPEN["learned covariance"]
     config = {"what": "learned covariance", "recipe": repr(recipe), "seed": bench.first}
     cell = bench.cell(config, lambda: measure(recipe, bench.first))
-    figure = Sharing(cell["ids"], np.array(cell["correlation"]), np.array(cell["origin"])).figure()
-    return Picture("sharing", "Who learns from whom: learned correlation of tasks, alike people together.", (), figure)
+    panel = Sharing(cell["ids"], np.array(cell["correlation"]), np.array(cell["origin"])).panel()
+    return Picture("sharing", "Who learns from whom: learned correlation of tasks, alike people together.", [panel])
 
 
 def _convergence(bench: Runner) -> Picture:

@@ -8,7 +8,7 @@ import numpy as np
 
 from papers.bench import Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
-from papers.privatefl.views import PART, WAYS, Line, Row, run, settings
+from papers.privatefl.views import CHOSEN_ONCE, PART, WAYS, Line, Row, run, settings
 
 PLAIN, LAYERED, OWN = "FedAvg", "with the transform", "(c) training alone"
 NAMES: Final = {
@@ -64,7 +64,7 @@ def make(figure: Figure, bench: Runner) -> list[Part]:
     picture = Picture("curves", figure.title, [_panel(view, rows) for view, rows in done])
     every = {id(row.line): (name, row) for view, several in done for name, row in _named(view, several)}
     names, rows = zip(*every.values(), strict=True)
-    note = "Chosen on validation rows for the task (page privatefl/selection), not anew for each point."
+    note = CHOSEN_ONCE.format("point")
     part = PART if views is figure.few else ""
     said = [text for text in (*_defined(views), figure.note, part) if text]
     return [*said, *tables, *told(done), picture, settings(rows, note, names)]
@@ -148,7 +148,14 @@ def _curve(view: View, name: str, rows: Sequence[Row], color: str) -> Curve:
         assert not isinstance(view.x, str)
         return Curve(name, view.x, _path(rows[0]), color)
     if isinstance(view.x, str):
-        return Curve(name, [row.mean(view.x) for row in rows], [row.mean(view.y) for row in rows], color, marks=True)
+        return Curve(
+            name,
+            [row.mean(view.x) for row in rows],
+            [row.mean(view.y) for row in rows],
+            color,
+            style="none",
+            mark="filled",
+        )
     y = [row.mean(view.y) for row in rows]
     if len(rows) == 1:  # a baseline
         return Curve(name, view.x, y * len(view.x), color, style="dash")

@@ -14,7 +14,7 @@ from papers.privatefl.views import Line, Row, run
 from tacit.errors import TacitError
 
 BITS: Final = (8, 10, 12, 14, 16, 18, 20)
-BAR: Final = 0.01  # at 18 bits
+ALLOWED: Final = 0.01  # at 18 bits
 TUNED: Final = replace(CLIP_CENTRAL, rate=0.5)
 CENTRAL: Final = Arm("central", 8.0, transform=LAYER)
 SHARES: Final = Arm("distributed", 8.0, transform=LAYER, privacy=RELEASED)
@@ -29,7 +29,7 @@ def make(bench: Runner) -> list[Part]:
         shown = [*_figures(row, central), _noise(row)] if isinstance(row, Row) else ["refused", "", "", "", row]
         rows.append([f"shares, {bits} bits", *shown])
     heads = ["", "(a) own", "difference", "(b) whole", "difference", "noise beside a trusted server's (std)"]
-    accuracy = [Results("Accuracy over bits", heads, rows), _bar(done, central), _picture(done, central)]
+    accuracy = [Results("Accuracy over bits", heads, rows), _judge(done, central), _picture(done, central)]
     return [_SETTING, *accuracy, *encoding.parts(bench)]
 
 
@@ -52,13 +52,13 @@ def _noise(row: Row) -> str:
     return said.removeprefix("the mean has ").partition(" times")[0]
 
 
-def _bar(done: dict[int, Row], central: Row) -> str:
+def _judge(done: dict[int, Row], central: Row) -> str:
     if 18 not in done:
-        return "At 18 bits: NOT reached, refused."
+        return "At 18 bits: refused, target NOT met."
     gaps = {name: done[18].mean(name) - central.mean(name) for name in ("own", "whole")}
-    kept = all(gap >= -BAR for gap in gaps.values())
+    kept = all(gap >= -ALLOWED for gap in gaps.values())
     said = ", ".join(f"{100 * gap:+.2f} points in '{name}'" for name, gap in gaps.items())
-    return f"At 18 bits: {said}; the bar is one point: {'reached' if kept else 'NOT reached'}."
+    return f"At 18 bits: {said}; target: at most one point below the server's noise: {'met' if kept else 'NOT met'}."
 
 
 def _picture(done: dict[int, Row], central: Row) -> Picture:

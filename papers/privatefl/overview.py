@@ -17,7 +17,7 @@ HEADS: Final = (
     "rows",
     "(a) at least the paper's",
     "(a), mean: paper",
-    "measured",
+    "ours",
     "with the transform: above training alone",
     "what the transform adds to (a)",
     "to (b)",
@@ -72,7 +72,7 @@ def _gain(rows: Sequence[Row], which: str) -> str:
 _ABOUT: Final = """(a): each client's own model on test rows of its own classes, after the last round, as the authors
 measure it (they take the best round on test rows). (b): the shared model on the whole test set, transforms reset. Every
 epsilon is composed over all rounds with one clip for the whole upload; the authors clip and noise every tensor and
-account one. A bar that names a figure stands on the page of its data: [CLIP features](privatefl-cifar10-clip.md),
+account one. A target that names a figure stands on the page of its data: [CLIP features](privatefl-cifar10-clip.md),
 [MNIST](privatefl-mnist.md), [noise in shares](privatefl-distributed.md)."""
 _FIGURES: Final = """Figures: [1](privatefl-figure-1.md), [3](privatefl-figure-3.md), [5](privatefl-figure-5.md),
 [6](privatefl-figure-6.md), [7](privatefl-figure-7.md), [8](privatefl-figure-8.md); samples before and after the

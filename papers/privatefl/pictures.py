@@ -1,23 +1,21 @@
 """Samples before and after the clients' transforms, over rounds (Figures 9 and 10): what the layer does to an image."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from papers.bench import Cell, Reproduction, Runner
-from papers.page import Part, Picture
+from papers.page import Panel, Part, Picture
 from papers.privatefl.recipe import LAYER, MNIST, Arm, experiment
 from papers.privatefl.tuned import MNIST_CENTRAL
 from tacit.data.dataset import as_input
 from tacit.experiments.build import build
 from tacit.experiments.config import decisive, full
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report.figures import Heat
 from tacit.rounds.assemble import assemble
 from tacit.rounds.loop import Report, Run, Schedule
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN: Final = 10  # clients
 ROUNDS: Final = (0, 10, 30, MNIST_CENTRAL.rounds)
@@ -70,7 +68,7 @@ def make(bench: Runner) -> list[Part]:
         f"transforms; client-level, epsilon 8, delta 1e-3. Black is {low:.2f}, white is {high:.2f}; pixels are 0 to 1 "
         "before the transform."
     )
-    return [Picture("samples", caption, figure=draw(pages))]
+    return [Picture("samples", caption, [draw(pages)])]
 
 
 def _range(pages: Cell) -> tuple[float, float]:
@@ -79,19 +77,14 @@ def _range(pages: Cell) -> tuple[float, float]:
     return float(every.min()), float(every.max())
 
 
-def draw(pages: Cell) -> "Figure":
-    from matplotlib.figure import Figure
-
-    whole = Figure(figsize=(SHOWN, len(pages)), layout="constrained", facecolor="white")
+def draw(pages: Cell) -> Panel:
+    """All images in one: a row for each round, a column for each client, gaps between."""
     low, high = _range(pages)
-    grid = whole.subplots(len(pages), SHOWN, squeeze=False)
-    for row, (round, images) in zip(grid, pages.items(), strict=True):
-        for axes, image in zip(row, images, strict=True):
-            axes.imshow(np.array(image).squeeze(), cmap="gray", vmin=low, vmax=high)
-            axes.set_xticks([])
-            axes.set_yticks([])
-        row[0].set_ylabel(f"round {round}", fontsize=8)
-    return whole
+    framed = [[np.pad(np.array(image).squeeze(), 1, constant_values=high) for image in row] for row in pages.values()]
+    size = framed[0][0].shape[0]
+    names = {size * (at + 0.5): f"round {round}" for at, round in enumerate(pages)}
+    heat = Heat(np.block(framed), ("#000000", "#ffffff"), low, high, scale=False)
+    return Panel("", "", "", x_names={-1: ""}, y_names=names, heat=heat, height=2.0)
 
 
 REPRODUCTION: Final = Reproduction(

@@ -9,7 +9,7 @@ from papers.page import Part
 from papers.privatefl.cell import ALONE, HEAD
 from papers.privatefl.recipe import CLIP, CLIP_BY_CONSTANTS, CLIP_SCALED, LAYER, MNIST, Arm, Kind, Tuned, World
 from papers.privatefl.tuned import CLIP_CENTRAL, CLIP_RECORD, MNIST_RECORD, MNIST_RECORD_PLAIN, OWN
-from papers.privatefl.views import WAYS, Line, Row, claims, run, settings, table
+from papers.privatefl.views import WAYS, Line, Row, run, settings, table, targets
 
 PAPER: Final = (
     "Y. Yang et al.: PrivateFL: Accurate, Differentially Private Federated Learning via Personalized Data "
@@ -27,15 +27,15 @@ DITTO: Final = {"name": "ditto", "strength": 0.1}
 def make_clip(bench: Runner) -> list[Part]:
     alone = run(bench, _alone(CLIP))
     parts: list[Part] = [WAYS]
-    bars: list[tuple[str, float, float]] = []
+    goals: list[tuple[str, float, float]] = []
     every: list[Row] = list(alone)
     for kind, tuned in PLANS:
         for epsilon in TABLE_6[kind]:
             rows = run(bench, _arms(kind, epsilon, tuned))
             every += rows
             parts += [table(f"{UNITS[kind]}: epsilon {epsilon:g}, delta 1e-3", [*rows, *alone]), verdict(rows, alone)]
-            bars += _bars(kind, epsilon, rows)
-    return [*parts, claims(bars), _constants(bench), settings(every), _CLIP_NOTE]
+            goals += _goals(kind, epsilon, rows)
+    return [*parts, targets(goals), _constants(bench), settings(every), _CLIP_NOTE]
 
 
 def _alone(world: World) -> list[Line]:
@@ -77,7 +77,7 @@ def verdict(rows: Sequence[Row], alone: Sequence[Row]) -> str:
     )
 
 
-def _bars(kind: str, epsilon: float, rows: Sequence[Row]) -> list[tuple[str, float, float]]:
+def _goals(kind: str, epsilon: float, rows: Sequence[Row]) -> list[tuple[str, float, float]]:
     without, with_it = TABLE_6[kind][epsilon]
     said = f"{kind}, epsilon {epsilon:g}"
     return [
@@ -106,7 +106,7 @@ def make_mnist(bench: Runner) -> list[Part]:
         Line("with the transform", MNIST, plain.changed(transform=LAYER), MNIST_RECORD, 0.892),
     ]
     rows, alone = run(bench, lines), run(bench, _alone(MNIST))
-    bars = [
+    goals = [
         ("FedAvg, (a)", rows[0].mean("own"), 0.811),
         ("FedAvg, (b)", rows[0].mean("whole"), 0.811),
         ("with the transform, (a)", rows[1].mean("own"), 0.892),
@@ -120,7 +120,7 @@ def make_mnist(bench: Runner) -> list[Part]:
         table("MNIST, 100 clients of two classes, record-level, epsilon 8, delta 1e-3", [*rows, *alone]),
         verdict(rows, alone),
         emd,
-        claims(bars),
+        targets(goals),
         settings([*rows, *alone]),
         _MNIST_NOTE,
     ]
@@ -135,7 +135,7 @@ sees no private data. Every upload has one clip bound over the whole head, and a
 all rounds (PLD); the authors clip and noise every tensor and account one, so that their claimed 2 / 8 are really
 3.4 / 15.1 with three tensors. Under the record plan the transform is trained with the same private gradients as the
 head. What stays on a client (training alone, Ditto's own models, transforms under the central plan) needs no noise as
-long as it stays there. The bars of the central plan rest on the public mean: the table without it shows by how
+long as it stays there. The targets of the central plan rest on the public mean: the table without it shows by how
 much. The paper's own figures on normalised features without a transform ("DN") are 0.861 / 0.905 for the central plan
 and 0.763 / 0.821 for the record plan, within 0.006 of its FedAvg. One run of the central plan with scaled features was
 seen on the test rows, fell short, and was dropped for the unscaled ones that had been tried on validation rows

@@ -9,9 +9,9 @@ from papers.page import Part
 from papers.privatefl.cell import ALONE
 from papers.privatefl.tables import TABLES, Table
 from papers.privatefl.tuned import OWN
-from papers.privatefl.views import PART, WAYS, Line, Row, run, settings, table
+from papers.privatefl.views import CHOSEN_ONCE, PART, WAYS, Line, Row, run, settings, table
 
-NOTE: Final = "Chosen on validation rows for the task (page privatefl/selection), not anew for each row."
+NOTE: Final = CHOSEN_ONCE.format("row")
 
 
 def make(tables: Sequence[Table], bench: Runner) -> list[Part]:

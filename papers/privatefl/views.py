@@ -19,6 +19,9 @@ HEADS: Final = (
     "epsilon spent",
 )
 CHOSEN: Final = "Chosen on validation rows: `python -m papers run privatefl/selection`."
+CHOSEN_ONCE: Final = (
+    "Chosen on validation rows for the task (`python -m papers run privatefl/selection`), not anew for each {}."
+)
 WAYS: Final = """**Three ways to say an accuracy.** (a) Each client's own model, its transform included, on test rows of
 its own classes, mean over clients, after the last round: this is what the authors call the global model's accuracy
 (they take the round that was best on test rows). (b) The shared model on the whole test set; a transform is no part of
@@ -72,7 +75,7 @@ def table(title: str, rows: Sequence[Row], note: str = "") -> Results:
     """With columns for heterogeneity where the paper prints it."""
     if not any(row.line.emd for row in rows):
         return Results(title, ["", *HEADS], [_cells(row) for row in rows], note)
-    heads = ["", *HEADS, "heterogeneity (EMD): paper", "measured"]
+    heads = ["", *HEADS, "heterogeneity (EMD): paper", "ours"]
     return Results(title, heads, [[*_cells(row), *_distances(row)] for row in rows], note)
 
 
@@ -99,10 +102,13 @@ def _spent(row: Row) -> str:
     return f"{value:.2f} ({name.upper()})"
 
 
-def claims(lines: Sequence[tuple[str, float, float]]) -> Results:
-    """Each claim: what was measured, the bar, and whether it was reached."""
-    rows = [[name, f"{bar:.3f}", f"{value:.3f}", "yes" if value >= bar else "NO"] for name, value, bar in lines]
-    return Results("Bars", ["", "at least", "measured", "reached"], rows)
+def targets(lines: Sequence[tuple[str, float, float]]) -> Results:
+    """Each target beside our figure, and whether it was met."""
+    rows = [
+        [name, f"{target:.3f}", f"{value:.3f}", f"{value - target:+.3f}", "yes" if value >= target else "NO"]
+        for name, value, target in lines
+    ]
+    return Results("Targets", ["", "target, at least", "ours", "difference", "met"], rows)
 
 
 def settings(rows: Sequence[Row], note: str = CHOSEN, names: Sequence[str] | None = None) -> Results:

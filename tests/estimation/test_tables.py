@@ -69,6 +69,7 @@ def test_pictures_lie_beside_the_table(counts: Path) -> None:
     page = out.with_suffix(".html").read_text()
     assert "alone" in page
     assert "<script src=" not in page
+    assert "give each client its own row only" in page
 
 
 def test_samples_are_pooled_by_client(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_table_1_has_paper_and_measured_side_by_side_and_keeps_score(bench: repr
     assert rows["AdaPeD"][1:3] == ["98.53 ± 0.11", "98.61 ± 0.01"]
     assert rows["FedAvg"][2].startswith("93.00")
     assert rows["FedAvg + fine-tuning"][2].startswith("96.01")
-    kept = {(row[0], row[1]): row[3] for row in table(parts, "Claims").rows}
+    kept = {(row[0], row[1]): row[3] for row in table(parts, "The paper's claims as targets").rows}
     assert kept["MNIST, K/n = .1", "AdaPeD at least 98.53"] == "yes"
     assert kept["writers, K/n = .33", "AdaPeD above pFedMe"] == "yes"
 
@@ -101,7 +101,7 @@ def test_one_seed_has_no_spread_to_show(bench: reproduce.Runner) -> None:
 
 def test_a_claim_that_fails_is_printed_as_failed(bench: reproduce.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FIGURES, "AdaPeD", (94.0, 90.0))
-    kept = {(row[0], row[1]): row[3] for row in table(table_1.make(bench), "Claims").rows}
+    kept = {(row[0], row[1]): row[3] for row in table(table_1.make(bench), "The paper's claims as targets").rows}
     assert kept["MNIST, K/n = .1", "AdaPeD at least 98.53"] == "NO"
     assert kept["MNIST, K/n = .1", "AdaPeD is best within one sd"] == "NO"
     assert kept["writers, K/n = .33", "AdaPeD above pFedMe"] == "NO"
@@ -109,7 +109,7 @@ def test_a_claim_that_fails_is_printed_as_failed(bench: reproduce.Runner, monkey
 
 def test_the_private_page_measures_against_training_alone(bench: reproduce.Runner) -> None:
     parts = dp.make(bench)
-    claims = table(parts, "Claims").rows
+    claims = table(parts, "Targets").rows
     assert claims[0][1] == "+1.60"
     assert claims[0][-1] == "yes"
     assert table(parts, "As published").rows[0][1] == "0.123"

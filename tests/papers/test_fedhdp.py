@@ -170,7 +170,7 @@ def test_a_page_shows_paper_and_measured_side_by_side(
     page = made.run(Console(quiet=True), full, None, tmp_path / "cells")
     text = write(page, tmp_path, "tiny", "python -m papers run tiny").read_text()
     assert "| dp-fedavg | paper | 88.75 | 88.64 (0.39) | - |" in text
-    assert "| dp-fedavg | measured |" in text
+    assert "| dp-fedavg | ours |" in text
     assert ("tiny-mnist-grid.png" in text) == full
     show(page, Console(quiet=True))
 
@@ -215,7 +215,7 @@ def overview(bench: Runner) -> list[Results]:
     return [part for part in fedhdp_overview.make(bench) if isinstance(part, Results)]
 
 
-def test_the_overview_says_what_was_reached(pool: Pool, bench: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overview_says_which_targets_were_met(pool: Pool, bench: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = (reproduce.Plan(TINY, (0.0, 0.1, 1.0)),)
     monkeypatch.setattr(fedhdp_overview, "PAGES", {"tiny.md": plans})
     for name in ("MNIST", "SKEWED", "WRITERS_AT_PAPERS_NOISE"):

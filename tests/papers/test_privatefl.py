@@ -67,7 +67,7 @@ def test_a_figure_has_a_table_and_a_curve_for_each_series(bench: Runner) -> None
     assert [len(table.rows) for table in (over, against, loss)] == [3, 4, 1]
     assert len(loss.rows[0]) == 3
     (picture,) = (part for part in parts if isinstance(part, Picture))
-    assert len(picture.draw().axes) == 3
+    assert len(picture.panels) == 3
 
 
 def test_a_figure_says_how_much_of_the_gain_training_alone_has_too() -> None:
@@ -89,10 +89,10 @@ def test_encoding_is_timed_on_one_thread_which_is_given_back() -> None:
 
 def test_a_page_says_whether_encoding_is_fast_enough(bench: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "measure", lambda size: {"encode": size * 4e-7, "decode": size * 2e-7})
-    times, bar = encoding.parts(bench)
+    times, said = encoding.parts(bench)
     assert isinstance(times, Results)
     assert [row[0] for row in times.rows] == ["100,000", "1,000,000", "10,000,000"]
-    assert bar == "Encode and decode of 1,000,000 numbers: 0.600 s; the bar is 0.5 s: NOT reached."
+    assert said == "Encode and decode of 1,000,000 numbers: 0.600 s; target: 0.5 s at most: NOT met."
 
 
 def test_every_page_is_registered_by_its_own_name() -> None:

@@ -22,7 +22,7 @@ from tacit.experiments import observers, train
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import SIMULATION, shown, statement
 from tacit.report import wording
-from tacit.report.charts import sections
+from tacit.report.charts import figures
 from tacit.report.html import page
 from tacit.report.metrics import Metrics
 from tacit.report.report import open_all, tell
@@ -105,13 +105,14 @@ def in_words(*parts: object) -> str:
 
 
 def the_page(folder: Path) -> str:
-    text = page([open_run(folder)])
-    return text[: text.index("<script>/**")]
+    return re.sub(
+        r"<style>.*?</style>|<script.*?</script>|<svg.*?</svg>", "", page([open_run(folder)]), flags=re.DOTALL
+    )
 
 
 def charts(folder: Path) -> str:
     """What both page and image draw: where each line ends."""
-    about = [section for section in sections([open_run(folder)]) if "epsilon" in section.title]
+    about = [section for section in figures([open_run(folder)]) if "epsilon" in section.title]
     lines = [line for section in about for panel in section.panels for line in panel.series if line.style != "dash"]
     return " ".join(f"epsilon {wording.number(line.y[-1])}" for line in lines)
 

@@ -7,10 +7,9 @@ from typing import Final
 import numpy as np
 
 from papers.fedhdp.theory import linear, point, simulate
-from papers.fedhdp.theory.draw import Dots, Figure, Line, Panel
 from papers.fedhdp.theory.linear import Regression
 from papers.fedhdp.theory.point import Hold, Problem
-from tacit.report.charts import PALETTE
+from tacit.report.figures import NEUTRAL, PALETTE, Figure, Panel, Series
 
 DEFAULT: Final = Problem(clients=40, private=36, alpha2=1.0, tau2=0.1, gamma2=0.2)
 """The papers do not print theirs. With these, opting out with gamma^2 held improves the best personal error by 2.4%
@@ -39,10 +38,10 @@ def server_by_ratio(problem: Problem, repetitions: int = 20_000, seed: int = 0) 
     spreads = [replace(problem, alpha2=problem.alpha2 * f, tau2=problem.tau2 * f) for f in (0.25, 1, 4)]
     return Figure(
         "theory-figure-1",
-        "Figure 1. Server error against the ratio r: filled points are r*",
-        "Small r ignores the private clients, r = 1 is FedAvg. r* falls as their noise grows and rises as clients "
+        title="Figure 1. Server error against the ratio r: filled points are r*",
+        note="Small r ignores the private clients, r = 1 is FedAvg. r* falls as their noise grows and rises as clients "
         "differ more. Hollow points: Monte Carlo.",
-        _aligned([
+        panels=_aligned([
             _ratio_panel("three noises of the private mean", noises, [f"γ² = {p.gamma2:g}" for p in noises],
                          repetitions, seed),
             _ratio_panel("three variances of a client's estimate", spreads,
@@ -54,11 +53,19 @@ def server_by_ratio(problem: Problem, repetitions: int = 20_000, seed: int = 0) 
 def _ratio_panel(title: str, several: Sequence[Problem], names: Sequence[str], repetitions: int, seed: int) -> Panel:
     lines, best, measured = [], [], []
     for name, problem, color in zip(names, several, PALETTE, strict=False):
-        lines.append(Line(name, color, list(_RATIOS), [point.server_variance(problem, r) for r in _RATIOS]))
-        best.append(Dots("", [point.optimal_ratio(problem)], [point.optimal_variance(problem)], color))
+        lines.append(Series(name, list(_RATIOS), [point.server_variance(problem, r) for r in _RATIOS], color))
+        best.append(_dot(point.optimal_ratio(problem), point.optimal_variance(problem), color))
         measured += _measured_server(problem, _SOME_RATIOS, repetitions, seed)
-    top = Dots(SIMULATED, *_columns(measured), filled=False)
-    return Panel(title, "ratio r", _SERVER, lines, [top, *best], log_x=True, log_y=True)
+    return Panel(title, "ratio r", _SERVER, [*lines, _simulated(measured), *best], log="xy")
+
+
+def _dot(x: float, y: float, color: str) -> Series:
+    """A point with a meaning of its own."""
+    return Series("", [x], [y], color, style="none", mark="filled")
+
+
+def _simulated(pairs: Sequence[tuple[float, float]]) -> Series:
+    return Series(SIMULATED, [x for x, _ in pairs], [y for _, y in pairs], NEUTRAL, style="none", mark="hollow")
 
 
 def _measured_server(
@@ -75,10 +82,10 @@ def personal_by_strength(problem: Problem, hold: Hold = "gamma2", repetitions: i
     drawn = [simulate.point_draws(p.menu, repetitions, seed) for p in (before, after)]
     return Figure(
         "theory-figure-2",
-        "Figure 2. Point estimation: personal error of a client that stays private or opts out",
-        "Left of the minimum a client trusts itself too much, right of it the others. Filled points: the exact best "
-        f"lambda. Hollow: Monte Carlo. {_HELD[hold]}",
-        _aligned([_strength_panel(title, ratio, held, drawn, 1) for title, ratio in _RULES]),
+        title="Figure 2. Point estimation: personal error of a client that stays private or opts out",
+        note="Left of the minimum a client trusts itself too much, right of it the others. Filled points: the exact "
+        f"best lambda. Hollow: Monte Carlo. {_HELD[hold]}",
+        panels=_aligned([_strength_panel(title, ratio, held, drawn, 1) for title, ratio in _RULES]),
     )
 
 
@@ -92,9 +99,9 @@ def regression_by_strength(
     panels = [_strength_panel(title, r, _choices(before, after), drawn, regression.dim) for title, r in _RULES]
     return Figure(
         "theory-figure-3",
-        f"Figure 3. Linear regression with {regression.dim} coefficients: stays private or opts out",
-        f"As Figure 2, summed over {regression.dim} coefficients; Monte Carlo from raw rows by least squares.",
-        _aligned(panels),
+        title=f"Figure 3. Linear regression with {regression.dim} coefficients: stays private or opts out",
+        note=f"As Figure 2, summed over {regression.dim} coefficients; Monte Carlo from raw rows by least squares.",
+        panels=_aligned(panels),
     )
 
 
@@ -125,11 +132,10 @@ def _strength_panel(
         errors = [dim * point.personal_mse(problem, private=private, strength=s, ratio=ratio) for s in strengths]
         best = point.best_strength(problem, private=private, ratio=ratio)
         least = dim * point.best_mse(problem, private=private, ratio=ratio)
-        lines.append(Line(f"{name}: best {least:#.4g}", color, strengths, errors))
-        dots.append(Dots("", [best], [least], color))
+        lines.append(Series(f"{name}: best {least:#.4g}", strengths, errors, color))
+        dots.append(_dot(best, least, color))
         measured += _measured_personal(problem, private, ratio, draws, strengths[6::18])
-    hollow = Dots(SIMULATED, *_columns(measured), filled=False)
-    return Panel(title, "strength λ", _PERSONAL, lines, [hollow, *dots], log_x=True)
+    return Panel(title, "strength λ", _PERSONAL, [*lines, _simulated(measured), *dots], log="x")
 
 
 def _strengths(choices: Sequence[Choice]) -> list[float]:
@@ -151,11 +157,11 @@ def _measured_personal(
 def server_by_opted_out(problem: Problem, repetitions: int = 20_000, seed: int = 0) -> Figure:
     return Figure(
         "theory-figure-4",
-        "Figure 4. Server error against the share of clients that opted out",
-        "Left, as in the papers' limits: the noise of the private mean stays, however few are in it. Right: every "
+        title="Figure 4. Server error against the share of clients that opted out",
+        note="Left, as in the papers' limits: the noise of the private mean stays, however few are in it. Right: every "
         "private client keeps its z; then FedAvg gains nothing from those who leave, DP-FedAvg is the same as FedAvg, "
         "and r* gains most from the first ones. Hollow points: Monte Carlo.",
-        _aligned([
+        panels=_aligned([
             _share_panel("γ² held: the noise of the private mean", problem, "gamma2", repetitions, seed),
             _share_panel("z held: the same ε for all who stay", problem, "z", repetitions, seed),
         ], zero=True),
@@ -166,26 +172,21 @@ def _share_panel(title: str, problem: Problem, hold: Hold, repetitions: int, see
     several = [problem.with_private(n, hold) for n in range(problem.clients, 0, -1)]
     rho = [each.rho for each in several]
     lines = [
-        Line("FedAvg, r = 1", _BLUE, rho, [point.fedavg_variance(each) for each in several]),
-        Line("FedHDP, r*", _RED, rho, [point.optimal_variance(each) for each in several]),
-        Line("nobody private", _GREEN, rho, [problem.sigma2 / problem.clients] * len(rho), "dot"),
+        Series("FedAvg, r = 1", rho, [point.fedavg_variance(each) for each in several], _BLUE),
+        Series("FedHDP, r*", rho, [point.optimal_variance(each) for each in several], _RED),
+        Series("nobody private", rho, [problem.sigma2 / problem.clients] * len(rho), _GREEN, style="dot"),
     ]
     some = several[problem.clients // 20 :: max(problem.clients // 8, 1)]
     found = [(p, _measured_server(p, (1.0, point.optimal_ratio(p)), repetitions, seed)) for p in some]
     measured = [(p.rho, error) for p, pairs in found for _, error in pairs]
-    hollow = Dots(SIMULATED, *_columns(measured), filled=False)
-    return Panel(title, "share opted out", _SERVER, lines, [hollow])
-
-
-def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in pairs], [y for _, y in pairs]
+    return Panel(title, "share opted out", _SERVER, [*lines, _simulated(measured)])
 
 
 def _aligned(panels: Sequence[Panel], *, zero: bool = False) -> list[Panel]:
     """All with the same vertical range, from 0 or from just below the least."""
-    every = [y for panel in panels for line in panel.lines for y in line.y]
+    every = [y for panel in panels for line in panel.series if line.style != "none" for y in line.y]
     least = 0.0 if zero else 0.93 * min(every)
-    return [replace(panel, range_y=(least, 1.05 * max(every))) for panel in panels]
+    return [replace(panel, y_range=(least, 1.05 * max(every))) for panel in panels]
 
 
 def describe(regression: Regression) -> str:

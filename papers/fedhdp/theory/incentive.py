@@ -7,16 +7,17 @@ that added that noise itself could as well subtract.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from papers.fedhdp.theory import multilevel as levels
 from papers.fedhdp.theory import point
-from papers.fedhdp.theory.draw import Figure, Line, Panel, Table
 from papers.fedhdp.theory.multilevel import Menu, Shares
 from papers.fedhdp.theory.point import Hold, Problem
 from tacit.errors import TacitError
-from tacit.report.charts import PALETTE
+from tacit.report.figures import PALETTE, Figure, Panel, Series
+from tacit.report.page import Table
 
 _BLUE, _RED, _GREEN, _PURPLE = PALETTE[:4]
 _HOLDS: dict[Hold, str] = {"z": "z", "message": "message", "gamma2": "γ²"}
@@ -88,13 +89,13 @@ def moves(menu: Menu, shares: Callable[[Menu], Shares] = levels.optimal_shares) 
 def table(problem: Problem) -> Table:
     rows = [_row(name, problem, ratio, hold) for name, ratio in _RULES for hold in _HOLDS]
     return Table(
-        "what one private client would gain by opting out",
-        "Personal errors at the best lambda if it stays or leaves, and relative gains: its own; its own if it takes "
-        "its part of the noise out of what it receives (knowing); of each client that stays private (others); of the "
-        "server. Held: what the others keep. With z held (noise by the server) or the noise of a message (local noise) "
-        "they keep their epsilon; with gamma^2 held, which can give the papers' percentages, their z falls.",
-        ("server", "held", "stays", "leaves", "gain", "knowing", "others", "server"),
-        rows,
+        "What one private client would gain by opting out",
+        note="Personal errors at the best lambda if it stays or leaves, and relative gains: its own; its own if it "
+        "takes its part of the noise out of what it receives (knowing); of each client that stays private (others); of "
+        "the server. Held: what the others keep. With z held (noise by the server) or the noise of a message (local "
+        "noise) they keep their epsilon; with gamma^2 held, which can give the papers' percentages, their z falls.",
+        heads=("server", "held", "stays", "leaves", "gain", "knowing", "others", "server"),
+        rows=rows,
         words=2,
     )
 
@@ -121,10 +122,10 @@ def figure(problem: Problem) -> Figure:
     rho = [each.rho for each in several]
     return Figure(
         "theory-incentive",
-        "One more client opts out: who gains?",
-        "Gain in personal error (server: in its own) at r* and the best lambda. Left: the client itself, by what the "
-        "others hold. Right: with z held, what it gives to the rest.",
-        [
+        title="One more client opts out: who gains?",
+        note="Gain in personal error (server: in its own) at r* and the best lambda. Left: the client itself, by what "
+        "the others hold. Right: with z held, what it gives to the rest.",
+        panels=[
             Panel(
                 "the client's own gain, by what the others keep",
                 "share opted out before",
@@ -138,7 +139,7 @@ def figure(problem: Problem) -> Figure:
     )
 
 
-def _own(problem: Problem, rho: Sequence[float]) -> list[Line]:
+def _own(problem: Problem, rho: Sequence[float]) -> list[Series]:
     lines = []
     names: dict[Hold, str] = {
         "gamma2": "others keep γ²",
@@ -147,18 +148,18 @@ def _own(problem: Problem, rho: Sequence[float]) -> list[Line]:
     }
     for (hold, name), color in zip(names.items(), (_RED, _GREEN, _BLUE), strict=True):
         several = [problem.with_private(n, hold) for n in range(problem.clients, 1, -1)]
-        lines.append(Line(name, color, rho, [100 * offer(each, hold=hold).gain for each in several]))
+        lines.append(Series(name, rho, [100 * offer(each, hold=hold).gain for each in several], color))
     several = [problem.with_private(n) for n in range(problem.clients, 1, -1)]
     knowing = [100 * offer(each, knows_noise=True).gain for each in several]
-    return [*lines, Line("others keep z, it knows its noise", _BLUE, rho, knowing, "dash")]
+    return [*lines, Series("others keep z, it knows its noise", rho, knowing, _BLUE, style="dash")]
 
 
-def _gift(several: Sequence[Problem], rho: Sequence[float]) -> list[Line]:
+def _gift(several: Sequence[Problem], rho: Sequence[float]) -> list[Series]:
     offers = [offer(each) for each in several]
     return [
-        Line("the server", _PURPLE, rho, [100 * each.server_gain for each in offers]),
-        Line("each client that stays private", _GREEN, rho, [100 * each.gift for each in offers]),
-        Line("the client itself", _BLUE, rho, [100 * each.gain for each in offers]),
+        Series("the server", rho, [100 * each.server_gain for each in offers], _PURPLE),
+        Series("each client that stays private", rho, [100 * each.gift for each in offers], _GREEN),
+        Series("the client itself", rho, [100 * each.gain for each in offers], _BLUE),
     ]
 
 
@@ -170,30 +171,32 @@ def price_figure(problem: Problem) -> Figure:
     by_noise = [replace(problem, gamma2=middle * float(factor)) for factor in factors]
     return Figure(
         "theory-price",
-        "The price of staying private: personal errors in the same federation, at r*",
-        "Private clients stand between training alone and a federation without noise, and below the open clients: they "
-        "have all the open messages beside their own data, an open client has one fewer.",
-        [
+        title="The price of staying private: personal errors in the same federation, at r*",
+        note="Private clients stand between training alone and a federation without noise, and below the open clients: "
+        "they have all the open messages beside their own data, an open client has one fewer.",
+        panels=[
             _price_panel("by how many opted out (z held)", "share opted out", [p.rho for p in by_share], by_share),
             _price_panel(
                 f"by noise ({100 * problem.rho:.0f}% opted out)",
                 "noise of the private mean γ²",
                 [p.gamma2 for p in by_noise],
                 by_noise,
-                log_x=True,
+                log="x",
             ),
         ],
     )
 
 
 def _price_panel(
-    title: str, x_title: str, x: Sequence[float], several: Sequence[Problem], log_x: bool = False
+    title: str, x_title: str, x: Sequence[float], several: Sequence[Problem], log: Literal["", "x"] = ""
 ) -> Panel:
     quiet = [replace(each, gamma2=0.0) for each in several]
     lines = [
-        Line("open", _RED, x, [point.best_mse(each, private=False) for each in several]),
-        Line("private", _BLUE, x, [point.best_mse(each, private=True) for each in several]),
-        Line("private, Bayes limit", _GREEN, x, [point.bayes_mse(each, private=True) for each in several], "dash"),
-        Line("no noise at all", _PURPLE, x, [point.bayes_mse(each, private=True) for each in quiet], "dot"),
+        Series("open", x, [point.best_mse(each, private=False) for each in several], _RED),
+        Series("private", x, [point.best_mse(each, private=True) for each in several], _BLUE),
+        Series(
+            "private, Bayes limit", x, [point.bayes_mse(each, private=True) for each in several], _GREEN, style="dash"
+        ),
+        Series("no noise at all", x, [point.bayes_mse(each, private=True) for each in quiet], _PURPLE, style="dot"),
     ]
-    return Panel(title, x_title, "personal error", lines, log_x=log_x)
+    return Panel(title, x_title, "personal error", lines, log=log)

@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 from papers.fedhdp.theory import point, simulate
-from papers.fedhdp.theory.draw import Table
 from papers.fedhdp.theory.point import OPEN, PRIVATE, Problem
 from papers.fedhdp.theory.simulate import Measured
+from tacit.report.page import Table
 
 
 def server_table(problem: Problem, repetitions: int = 20_000, seed: int = 0) -> Table:
@@ -23,11 +23,11 @@ def server_table(problem: Problem, repetitions: int = 20_000, seed: int = 0) -> 
     ]  # fmt: skip
     gap, printed = point.fedavg_gap(problem), point.dp_fedavg_gap_as_published(problem)
     return Table(
-        "server error",
-        f"Gaps to r*: FedAvg {gap:.4g} (eq. 13), DP-FedAvg {gap:.4g} at the same z, {printed:.4g} as published "
+        "Server error",
+        note=f"Gaps to r*: FedAvg {gap:.4g} (eq. 13), DP-FedAvg {gap:.4g} at the same z, {printed:.4g} as published "
         "(eq. 14: there each message keeps the noise that it had among fewer). Off: the difference in standard errors.",
-        ("server", "formula", "Monte Carlo", "off"),
-        rows,
+        heads=("server", "formula", "Monte Carlo", "off"),
+        rows=rows,
     )
 
 
@@ -56,12 +56,12 @@ def personal_table(problem: Problem, repetitions: int = 20_000, seed: int = 0) -
     ]
     here = [rule for rule in rules if problem.menu.groups[rule[1]].clients]
     return Table(
-        "personal error",
-        "Limit: the least possible (Bayes) for who sees its own estimate and the others' messages. Open clients reach "
-        "it at r*; private ones only if they take their own noise out of what they receive (knowing; "
+        "Personal error",
+        note="Limit: the least possible (Bayes) for who sees its own estimate and the others' messages. Open clients "
+        "reach it at r*; private ones only if they take their own noise out of what they receive (knowing; "
         "then eq. 16 is their best). All rows have the same draws.",
-        ("client", "r", "λ by", "λ", "formula", "limit", "Monte Carlo", "off"),
-        [_personal_row(problem, draws, *rule) for rule in here],
+        heads=("client", "r", "λ by", "λ", "formula", "limit", "Monte Carlo", "off"),
+        rows=[_personal_row(problem, draws, *rule) for rule in here],
         words=3,
     )
 

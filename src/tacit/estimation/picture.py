@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.report.axes import INK, dress
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from tacit.core.files import write_atomically
+from tacit.report import figures
+from tacit.report.figures import INK, NEUTRAL, PALETTE, Figure, Panel, Series
+from tacit.report.page import document, sections
 
 Array = NDArray[np.float64]
 SHOWN: Final = 36
-_OWN, _PERSONAL, _CENTRE = "#EE6677", "#4477AA", "#888888"
+_PERSONAL, _ALONE = PALETTE[:2]
 
 
 @dataclass(frozen=True)
@@ -45,60 +45,43 @@ class Moves:
             high=self.high[kept],
         )
 
+    def panel(self, most: int = SHOWN) -> Panel:
+        """Hollow: alone. Filled: personal, with its interval. Dashed: the centre."""
+        shown = self.spread(most)
+        rows = np.arange(len(shown.names), dtype=float)
+        thrice = np.repeat(rows, 3)
 
-def draw(moves: Moves) -> "Figure":
-    """Hollow: alone. Filled: personal, with its interval. Dashed: the centre."""
-    from matplotlib.figure import Figure
+        def across(name: str, low: Array, high: Array, color: str, width: float, opacity: float) -> Series:
+            ends = np.column_stack([low, high, np.full(len(low), np.nan)]).ravel()
+            return Series(name, ends.tolist(), thrice.tolist(), color, width=width, opacity=opacity)
 
-    shown = moves.spread()
-    figure = Figure(figsize=(8, 1.6 + 0.19 * len(shown.names)), layout="constrained", facecolor="white")
-    axes = figure.subplots()
-    rows = np.arange(len(shown.names))
-    axes.axvline(shown.centre, color=_CENTRE, linestyle="--", linewidth=1, label="centre")
-    axes.hlines(rows, shown.low, shown.high, color=_PERSONAL, alpha=0.25, linewidth=5, label="interval, 95%")
-    axes.hlines(rows, shown.local, shown.personal, color=INK, linewidth=0.8)
-    axes.plot(shown.local, rows, "o", markerfacecolor="white", color=_OWN, markersize=5, label="alone")
-    axes.plot(shown.personal, rows, "o", color=_PERSONAL, markersize=5, label="personal")
-    _frame(axes, shown, rows)
-    return figure
+        series = [
+            across("interval, 95%", shown.low, shown.high, _PERSONAL, 5, 0.25),
+            across("", shown.local, shown.personal, INK, 0.8, 1),
+            Series("centre", [shown.centre] * 2, [-0.8, len(rows) - 0.2], NEUTRAL, style="dash", width=1),
+            Series("alone", shown.local.tolist(), rows.tolist(), _ALONE, style="none", mark="hollow"),
+            Series("personal", shown.personal.tolist(), rows.tolist(), _PERSONAL, style="none", mark="filled"),
+        ]
+        names = {row: name[:28] for row, name in zip(rows.tolist(), shown.names, strict=True)}
+        height = 1.4 + 0.17 * len(rows)
+        return Panel(
+            shown.title, shown.value, "", series, y_range=(-0.8, len(rows) - 0.2), y_names=names, height=height
+        )
 
-
-def _frame(axes: "Axes", shown: Moves, rows: Any) -> None:
-    dress(axes, shown.title, shown.value, "", lines="x")
-    axes.set_yticks(rows, [name[:28].replace("$", r"\$") for name in shown.names], fontsize=7)
-    axes.set_ylim(-0.8, len(rows) - 0.2)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    def figure(self) -> Figure:
+        note = (
+            f"{min(SHOWN, len(self.names))} clients, evenly over the ranks of what they say alone. Each name stands "
+            "beside that client's own data and estimate: give each client its own row only."
+        )
+        return Figure("moves", note, [self.panel()])
 
 
 def write_png(moves: Moves, path: Path) -> Path:
-    draw(moves).savefig(path, dpi=150)
-    return path
+    return figures.write_png([moves.figure()], path)
 
 
 def write_html(moves: Moves, path: Path) -> Path:
-    """The same picture to hover over: one file, nothing fetched."""
-    import plotly.graph_objects as go
-
-    shown = moves.spread(200)
-    rows = list(range(len(shown.names)))
-    lines = [end for pair in zip(shown.local, shown.personal, strict=True) for end in (*pair, None)]
-    bars = [end for pair in zip(shown.low, shown.high, strict=True) for end in (*pair, None)]
-    heights = [height for row in rows for height in (row, row, None)]
-    figure = go.Figure()
-    figure.add_scatter(x=bars, y=heights, mode="lines", name="interval, 95%", opacity=0.3, line_color=_PERSONAL)
-    figure.add_scatter(x=lines, y=heights, mode="lines", showlegend=False, line={"color": INK, "width": 1})
-    for name, values, mark in (
-        ("alone", shown.local, {"color": _OWN, "symbol": "circle-open", "size": 7}),
-        ("personal", shown.personal, {"color": _PERSONAL, "size": 7}),
-    ):
-        text = "%{text}: %{x:.4g}<extra>" + name + "</extra>"
-        figure.add_scatter(
-            x=values, y=rows, mode="markers", name=name, marker=mark, text=list(shown.names), hovertemplate=text
-        )
-    figure.add_vline(x=shown.centre, line_dash="dash", line_color=_CENTRE, annotation_text="centre")
-    figure.update_layout(
-        title=shown.title, xaxis_title=shown.value, template="plotly_white", height=300 + 14 * len(rows)
-    )
-    figure.update_yaxes(tickvals=rows, ticktext=list(shown.names), tickfont_size=9, showgrid=False)
-    figure.write_html(path, include_plotlyjs=True)
+    """The same picture to point at: one file, nothing fetched."""
+    body = f"<h1>{escape(moves.title)}</h1>{sections([moves.figure()])}"
+    write_atomically(path, document(moves.title, body).encode())
     return path

@@ -31,6 +31,7 @@ from tacit.experiments.schema import (
 
 NOT_IN_RESULT = (
     ("name",),
+    ("purpose",),
     ("run", "threads"),
     ("run", "chunk"),
     ("run", "engine"),
@@ -47,6 +48,7 @@ class Config(Table):
     """One experiment. A file without a single key is one, too: FedAvg on digits without privacy."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "experiment"
+    purpose: Annotated[str, Field(max_length=300)] | None = None  # what it is for, for readers of the report
     rounds: Count = 100
     seed: Annotated[int, Field(ge=0)] = 0
     rate: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -19,6 +19,7 @@ import platform
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,7 @@ def environment() -> dict[str, Any]:
 
     versions = {name: _version(name) for name in ("tacit-fl", *_PACKAGES)}
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "versions": versions,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -1,58 +1,18 @@
-"""What a report draws, apart from how: series of numbers in panels, the same for the page and the image."""
+"""What a report of runs draws: accuracy and epsilon over rounds, and the spread over clients."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from tacit.privacy.ledger.statement import SIMULATION
-from tacit.report.axes import Style
+from tacit.report.figures import NEUTRAL, PALETTE, Figure, Panel, Series, Style
 from tacit.report.metrics import ALL
 from tacit.report.summary import RunSummary
 
-# Paul Tol's bright scheme: told apart by colour-blind readers, legible on white and on black
-PALETTE = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
-NEUTRAL = "#888888"
 BINS = np.linspace(0, 1, 11)
-
-
-@dataclass(frozen=True)
-class Series:
-    """One line, or one set of bars. `group` is what the legend switches on and off."""
-
-    name: str
-    group: str
-    color: str
-    x: Sequence[float]
-    y: Sequence[float]
-    style: Style = "solid"
-    strong: bool = True
-
-
-@dataclass(frozen=True)
-class Panel:
-    title: str
-    x_title: str
-    y_title: str
-    series: Sequence[Series]
-    kind: Literal["line", "bar"] = "line"
-    top: float | None = None  # of the y axis; None fits the data
-
-
-@dataclass(frozen=True)
-class Section:
-    """A question and the panels that answer it. `simulation`: no deployment could show this for free."""
-
-    title: str
-    note: str
-    panels: Sequence[Panel]
-    simulation: bool = True
-
-    @property
-    def mark(self) -> str:
-        """What keeps a reader from taking a simulation for more."""
-        return "simulation only" if self.simulation else SIMULATION
+MEASURED = "simulation only"
+"""The mark of what no deployment could show for free."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +29,11 @@ class Legend:
         return cls({name: colors.get(name, NEUTRAL) for name in names})
 
 
-def sections(several: Sequence[RunSummary]) -> list[Section]:
+def figures(several: Sequence[RunSummary]) -> list[Figure]:
     """Accuracy over rounds, epsilon over rounds, and the spread over clients; empty ones are left out."""
     legend = Legend.of(several)
-    found = [accuracy(several, legend), *epsilon(several, legend), spread(several, legend)]
-    return [section for section in found if any(panel.series for panel in section.panels)]
+    drawn = [accuracy(several, legend), *epsilon(several, legend), spread(several, legend)]
+    return [figure for figure in drawn if any(panel.series for panel in figure.panels)]
 
 
 def _by_level(several: Sequence[RunSummary]) -> list[tuple[str, str]]:
@@ -82,11 +42,12 @@ def _by_level(several: Sequence[RunSummary]) -> list[tuple[str, str]]:
     return [*(pair for pair in names if pair[1] != ALL), *(pair for pair in names if pair[1] == ALL)]
 
 
-def accuracy(several: Sequence[RunSummary], legend: Legend) -> Section:
+def accuracy(several: Sequence[RunSummary], legend: Legend) -> Figure:
     note = "Solid: personal models. Dotted: the shared model. Mean over clients, each on its own test rows."
     levels = _by_level(several)
     if len(several) == 1:
-        lines = [line for place, name in levels for line in _lines(several[0], place, name, legend)]
+        below = sorted(levels, key=lambda level: level[1] != ALL)  # all clients first: a level's line lies on theirs
+        lines = [line for place, name in below for line in _lines(several[0], place, name, legend)]
         panels = [_accuracy_panel("", lines)]
     else:
         panels = [
@@ -96,11 +57,11 @@ def accuracy(several: Sequence[RunSummary], legend: Legend) -> Section:
             )
             for place, name in levels
         ]
-    return Section("Accuracy over rounds", note, panels)
+    return Figure("accuracy", note, panels, "Accuracy over rounds", MEASURED)
 
 
 def _accuracy_panel(title: str, lines: Sequence[Series]) -> Panel:
-    return Panel(title, "round", "accuracy", lines, top=1.03)
+    return Panel(title, "round", "accuracy", lines, y_range=(0, 1.03))
 
 
 def _lines(findings: RunSummary, place: str, group: str, legend: Legend) -> Iterator[Series]:
@@ -108,22 +69,23 @@ def _lines(findings: RunSummary, place: str, group: str, legend: Legend) -> Iter
     for which, style in styles.items():
         rounds, values = findings.series(place, f"{which}_mean")
         if rounds:
-            yield Series(f"{group}, {which}", group, legend.colors[group], rounds, values, style, style == "solid")
+            name, width = f"{group}, {which}", 1.8 if style == "solid" else 1.2
+            yield Series(name, rounds, values, legend.colors[group], style=style, width=width, group=group)
 
 
-def epsilon(several: Sequence[RunSummary], legend: Legend) -> Iterator[Section]:
+def epsilon(several: Sequence[RunSummary], legend: Legend) -> Iterator[Figure]:
     """One section for each unit: record-level and client-level figures never share an axis."""
     for unit in ("client", "record"):
         held = [findings for findings in several if findings.facts.unit == unit]
         lines = [line for findings in held for line in _spending(findings, legend, len(several) > 1)]
         if lines:
-            yield Section(
-                f"{unit.capitalize()}-level epsilon over rounds",
+            yield Figure(
+                "epsilon",
                 "What each level had spent, replayed from the ledger. Dashed: its budget. Dotted: the same by RDP, the "
-                "looser accountant. "
-                "Where clients have accounts of their own, the one that spent most.",
-                [Panel("", "round", f"{unit}-level epsilon", lines)],
-                simulation=False,
+                "looser accountant. Where clients have accounts of their own, the one that spent most.",
+                [Panel("", "round", f"{unit}-level epsilon", lines, y_range=(0, None))],
+                f"{unit.capitalize()}-level epsilon over rounds",
+                SIMULATION,
             )
 
 
@@ -132,18 +94,16 @@ def _spending(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Seri
         group = findings.title if many else promise.level
         whose = f"{findings.title}, {promise.level}" if many else promise.level
         terms = f"{promise.relation}, delta {promise.delta:g}" if promise.delta else ""
-        found = findings.spent_over_rounds(promise.level)
-        for at, (name, (rounds, spent)) in enumerate(found.items()):
-            text, style = f"{whose} ({name.upper()}, {terms})", "solid" if at == 0 else "dot"
-            yield Series(text, group, legend.colors[group], [0, *rounds], [0.0, *spent], style, at == 0)
-        if found and promise.budget is not None:
-            ends, budget = [0, findings.facts.rounds], [promise.budget] * 2
-            yield Series(
-                f"{whose}: budget {promise.budget:g}", group, legend.colors[group], ends, budget, "dash", False
-            )
+        color, spending = legend.colors[group], findings.spent_over_rounds(promise.level)
+        for at, (name, (rounds, spent)) in enumerate(spending.items()):
+            text, style, width = f"{whose} ({name.upper()}, {terms})", ("dot" if at else "solid"), (1.2 if at else 1.8)
+            yield Series(text, [0, *rounds], [0.0, *spent], color, style=style, width=width, group=group)
+        if spending and promise.budget is not None:
+            text, ends, budget = f"{whose}: budget {promise.budget:g}", [0, findings.facts.rounds], [promise.budget] * 2
+            yield Series(text, ends, budget, color, style="dash", width=1.2, group=group)
 
 
-def spread(several: Sequence[RunSummary], legend: Legend) -> Section:
+def spread(several: Sequence[RunSummary], legend: Legend) -> Figure:
     note = "Share of a level's clients by the accuracy of their personal models, at the last round."
     panels = []
     levels = _by_level(several)
@@ -154,11 +114,12 @@ def spread(several: Sequence[RunSummary], legend: Legend) -> Section:
         for _, name in levels:
             bars = [_bars(findings, name, findings.title, legend) for findings in several]
             panels.append(_spread_panel("all clients" if name == ALL else name, [each for each in bars if each]))
-    return Section("Spread over clients", note, [panel for panel in panels if panel.series])
+    shown = [panel for panel in panels if panel.series]
+    return Figure("spread", note, shown, "Spread over clients", MEASURED)
 
 
 def _spread_panel(title: str, bars: Sequence[Series]) -> Panel:
-    return Panel(title, "accuracy of the personal model", "clients, %", bars, kind="bar")
+    return Panel(title, "accuracy of the personal model", "clients, %", bars, bars=True, x_range=(0, 1))
 
 
 def _bars(findings: RunSummary, level: str, group: str, legend: Legend) -> Series | None:
@@ -167,4 +128,4 @@ def _bars(findings: RunSummary, level: str, group: str, legend: Legend) -> Serie
         return None
     shares = 100 * np.histogram(values, BINS)[0] / len(values)
     centres = np.round((BINS[:-1] + BINS[1:]) / 2, 3)
-    return Series(group, group, legend.colors[group], centres.tolist(), shares.tolist())
+    return Series(group, centres.tolist(), shares.tolist(), legend.colors[group], group=group)

@@ -7,8 +7,10 @@ from rich.console import RenderableType
 
 from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
+from tacit.report.charts import figures
+from tacit.report.figures import Figure, Panel
+from tacit.report.figures import write_png as write_image
 from tacit.report.html import page
-from tacit.report.plots import write_png
 from tacit.report.summary import RunSummary, open_run
 from tacit.report.tables import comparison, level_table
 
@@ -47,3 +49,9 @@ def write_html(several: Sequence[RunSummary], path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page(several).encode())
     return path
+
+
+def write_png(several: Sequence[RunSummary], path: Path) -> Path:
+    """All figures in one image; those of simulation only are marked."""
+    nothing = Figure("nothing", "", [Panel("nothing was evaluated yet", "round", "")])
+    return write_image(figures(several) or [nothing], path)

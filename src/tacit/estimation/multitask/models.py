@@ -5,9 +5,8 @@ Who learns from whom: the learned correlation with like devices side by side, an
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,17 +20,14 @@ from tacit.methods.multitask.method import Multitask
 from tacit.models import SoftmaxRegression
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
-from tacit.report.style import CSS, SCRIPT
+from tacit.report.figures import DIVERGING, Figure, Heat, Panel, write_png
+from tacit.report.page import Table, document, sections
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.rounds.predict import outputs as outputs_of
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_SCALE = [[0.0, "#b2182b"], [0.5, "#ffffff"], [1.0, "#2166ac"]]
 _NAMED = 40  # devices up to which axes name them
 
 
@@ -72,71 +68,32 @@ class Sharing:
         for t, name in enumerate(self.ids):
             others = [s for s in np.argsort(-self.origin[t], kind="stable") if s != t][:most]
             told = ", ".join(f"{self.ids[s]} {100 * self.origin[t, s]:.0f}%" for s in others)
-            rows.append([name, f"{100 * self.origin[t, t]:.0f}%", told])
+            rows.append([str(name), f"{100 * self.origin[t, t]:.0f}%", told])
         return rows
 
-    def figure(self) -> "Figure":
-        from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
-
+    def panel(self) -> Panel:
+        """The correlation, like devices side by side."""
         order = self.order()
-        whole = Figure(figsize=(6.4, 5.4), layout="constrained", facecolor="white")
-        axes = whole.subplots()
-        colors = LinearSegmentedColormap.from_list("sharing", [color for _, color in _SCALE])
-        shown = axes.imshow(self.correlation[np.ix_(order, order)], cmap=colors, vmin=-1, vmax=1)
-        if len(order) <= _NAMED:
-            names = [str(self.ids[int(t)]) for t in order]
-            axes.set_xticks(range(len(order)), names, rotation=90, fontsize=7)
-            axes.set_yticks(range(len(order)), names, fontsize=7)
-        axes.set_title("learned correlation of tasks", fontsize=9, loc="left")
-        axes.tick_params(length=0)
-        whole.colorbar(shown, shrink=0.8).ax.tick_params(labelsize=7)
-        return whole
+        names = {at: str(self.ids[int(t)]) for at, t in enumerate(order)} if len(order) <= _NAMED else {}
+        heat = Heat(self.correlation[np.ix_(order, order)], DIVERGING, -1, 1)
+        return Panel("learned correlation of tasks", "", "", x_names=names, y_names=names, heat=heat, height=4.4)
+
+    def figure(self) -> Figure:
+        note = (
+            "Learned correlation of tasks, like devices side by side. A model is a weighted sum of what devices sent; "
+            "the table has the share of each."
+        )
+        return Figure("sharing", note, [self.panel()])
 
     def save_png(self, path: Path | str) -> Path:
-        self.figure().savefig(path, dpi=130)
-        return Path(path)
+        return write_png([self.figure()], Path(path))
 
     def save_html(self, path: Path | str) -> Path:
         """One page that needs no other and no network: the heat map, and who learns from whom."""
-        write_atomically(Path(path), self._page().encode())
+        origins = Table("Where models come from", ["device", "from itself", "most from others"], self.table(), words=3)
+        body = f"<h1>Who learns from whom</h1>{sections([self.figure()])}{origins.html()}"
+        write_atomically(Path(path), document("Who learns from whom", body).encode())
         return Path(path)
-
-    def _page(self) -> str:
-        from plotly.offline import get_plotlyjs
-
-        body = "".join(
-            f'<tr><td class="name">{escape(who)}</td><td class="n">{own}</td><td>{escape(told)}</td></tr>'
-            for who, own, told in self.table()
-        )
-        head = '<tr><th>device</th><th class="n">from itself</th><th>most from others</th></tr>'
-        return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Who learns from whom</title>'
-            f"<style>{CSS} .chart {{ height: 720px; }}</style></head><body><main><h1>Who learns from whom</h1>"
-            '<p class="note">Learned correlation of tasks, like devices side by side. A model is a weighted sum of '
-            "what devices sent; the table has the share of each.</p>"
-            f'<div class="chart" data-from="chart-0"></div>'
-            f'<script type="application/json" id="chart-0">{self._chart()}</script>'
-            f'<div class="scroll"><table><thead>{head}</thead><tbody>{body}</tbody></table></div></main>'
-            f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script></body></html>\n"
-        )
-
-    def _chart(self) -> str:
-        import json
-
-        order = self.order()
-        names = [self.ids[t] for t in order]
-        values = np.round(self.correlation[np.ix_(order, order)], 4).tolist()
-        heat: dict[str, Any] = {
-            "type": "heatmap", "x": names, "y": names, "z": values, "zmin": -1, "zmax": 1, "colorscale": _SCALE,
-            "hovertemplate": "%{y} and %{x}: %{z:.2f}<extra></extra>",
-        }  # fmt: skip
-        layout = {
-            "xaxis": {"title": "", "type": "category"},
-            "yaxis": {"title": "", "type": "category", "autorange": "reversed"},
-            "margin": {"l": 60, "r": 12, "t": 12, "b": 60},
-        }
-        return json.dumps({"data": [heat], "layout": layout}).replace("</", "<\\/")
 
 
 Arrays = Mapping[Any, Sequence[Any]]
