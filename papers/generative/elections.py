@@ -1,12 +1,13 @@
 """Political tendencies of counties: five elections to learn from, one to be judged by; and a poll with known truth."""
 
 import math
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from papers.bench import Cell, Reproduction, Runner, data_folder
-from papers.page import Part, Picture, Results, plus_minus
+from papers.page import Part, Results, plus_minus
 from tacit.core import rng
 from tacit.estimation.bernoulli import BernoulliRates
 from tacit.estimation.messages import Message, RandomisedResponse
@@ -84,7 +85,7 @@ def _poll(bench: Runner, data: dict[str, Any]) -> list[Part]:
     heads = ["asked in each county", "open", *(f"eps0 = {e:g}" for e in EPSILONS)]
     note = f"Drawn from the real votes of 2020, so the truth is known. {bench.seeds} draws, ± standard deviation."
     table = Results("A poll in every county: gain over local, percent", heads, rows, note)
-    return [table, Picture("poll", _CAPTION, [_moves(data).panel()])]
+    return [table, replace(_moves(data).figure(), name="poll", note=_CAPTION)]
 
 
 def _gain(data: dict[str, Any], seed: int, asked: int, message: Message | None) -> Cell:

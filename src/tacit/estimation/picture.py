@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import Final
 
@@ -62,18 +61,16 @@ class Moves:
             Series("alone", shown.local.tolist(), rows.tolist(), _ALONE, style="none", mark="hollow"),
             Series("personal", shown.personal.tolist(), rows.tolist(), _PERSONAL, style="none", mark="filled"),
         ]
-        names = {row: name[:28] for row, name in zip(rows.tolist(), shown.names, strict=True)}
+        names = {row: name[:24] for row, name in zip(rows.tolist(), shown.names, strict=True)}
         height = 1.4 + 0.17 * len(rows)
-        return Panel(
-            shown.title, shown.value, "", series, y_range=(-0.8, len(rows) - 0.2), y_names=names, height=height
-        )
+        return Panel("", shown.value, "", series, y_range=(-0.8, len(rows) - 0.2), y_names=names, height=height)
 
     def figure(self) -> Figure:
         note = (
             f"{min(SHOWN, len(self.names))} clients, evenly over the ranks of what they say alone. Each name stands "
             "beside that client's own data and estimate: give each client its own row only."
         )
-        return Figure("moves", note, [self.panel()])
+        return Figure("moves", note, [self.panel()], self.title)
 
 
 def write_png(moves: Moves, path: Path) -> Path:
@@ -82,6 +79,6 @@ def write_png(moves: Moves, path: Path) -> Path:
 
 def write_html(moves: Moves, path: Path) -> Path:
     """The same picture to point at: one file, nothing fetched."""
-    body = f"<h1>{escape(moves.title)}</h1>{sections([moves.figure()])}"
+    body = f"<h1>Personal estimates</h1>{sections([moves.figure()])}"
     write_atomically(path, document(moves.title, body).encode())
     return path

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Style = Literal["solid", "dash", "dot", "none"]
 Mark = Literal["", "filled", "hollow"]
+Names = Mapping[Any, str]
+"""Words at places of an axis, which are whole or other numbers."""
 
 # Paul Tol's bright scheme: told apart by colour-blind readers, legible on white and on black
 PALETTE: Final = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
@@ -37,7 +39,7 @@ _SIZE: Final = 9.5  # points
 _WIDTH: Final = 4.3  # of a panel, in inches: on a phone, its smallest letters have ten pixels
 _ACROSS: Final = 3  # panels in a row of an image
 _LETTERS: Final = 56  # of a legend that fit beside each other over one panel
-_SETTINGS: Final = {"svg.fonttype": "none", "svg.hashsalt": "tacit", "text.parse_math": False}
+_SETTINGS: Final[dict[Any, Any]] = {"svg.fonttype": "none", "svg.hashsalt": "tacit", "text.parse_math": False}
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ class Panel:
     bars: bool = False
     x_range: tuple[float | None, float | None] = (None, None)
     y_range: tuple[float | None, float | None] = (None, None)
-    x_names: Mapping[float, str] = field(default_factory=dict)
-    y_names: Mapping[float, str] = field(default_factory=dict)
+    x_names: Names = field(default_factory=dict)
+    y_names: Names = field(default_factory=dict)
     heat: Heat | None = None
     height: float = 3.2  # inches
 
@@ -192,25 +194,23 @@ def _describe(panel: Panel) -> str:
 
 def _points(axes: "Axes", panel: Panel, height: float) -> list[list[tuple[float, float, str, str]]]:
     if panel.heat is not None:
-        down, right = np.indices(panel.heat.values.shape)
-        values = panel.heat.values.ravel()
-        words = [f"{v:.4g}" for v in values]
-        return [_placed(axes, panel, right.ravel(), down.ravel(), words, height)]
-    return [_placed(axes, panel, s.x, s.y, [_words(y, panel.y_names) for y in s.y], height) for s in panel.series]
+        down, right = (each.ravel() for each in np.indices(panel.heat.values.shape))
+        names = [f"{_word(y, panel.y_names)}, {_word(x, panel.x_names)}" for x, y in zip(right, down, strict=True)]
+        return [_place(axes, right, down, names, [f"{value:.4g}" for value in panel.heat.values.ravel()], height)]
+    both = [([_word(x, panel.x_names) for x in s.x], [_word(y, panel.y_names) for y in s.y]) for s in panel.series]
+    words = [(y, x) if panel.y_names else (x, y) for x, y in both]  # what has a name comes first
+    return [_place(axes, s.x, s.y, *each, height) for s, each in zip(panel.series, words, strict=True)]
 
 
-def _placed(
-    axes: "Axes", panel: Panel, x: Any, y: Any, words: Sequence[str], height: float
+def _place(
+    axes: "Axes", x: Any, y: Any, names: Sequence[str], values: Sequence[str], height: float
 ) -> list[tuple[float, float, str, str]]:
     places = axes.transData.transform(np.column_stack([np.asarray(x, float), np.asarray(y, float)]))
-    names = [_words(each, panel.x_names) for each in x]
-    if panel.heat is not None:
-        names = [f"{panel.y_names.get(float(d), '')}, {name}".strip(", ") for d, name in zip(y, names, strict=True)]
-    found = zip(places, names, words, strict=True)
-    return [(round(a, 1), round(height - b, 1), n, w) for (a, b), n, w in found if np.isfinite([a, b]).all()]
+    points = zip(places, names, values, strict=True)
+    return [(round(a, 1), round(height - b, 1), n, w) for (a, b), n, w in points if np.isfinite([a, b]).all()]
 
 
-def _words(value: float, names: Mapping[float, str]) -> str:
+def _word(value: Any, names: Names) -> str:
     return names.get(float(value), f"{value:.4g}")
 
 
@@ -287,7 +287,7 @@ def _scale(axes: "Axes", panel: Panel) -> None:
         places = [] if panel.y_names else sorted({float(x) for series in panel.series for x in series.x})
         _mark_logarithmic(axes.xaxis, places)
     elif all(float(x).is_integer() for series in panel.series for x in series.x):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
     if panel.y_names:
         axes.set_yticks(list(panel.y_names), list(panel.y_names.values()))
     elif "y" in panel.log:
@@ -315,7 +315,8 @@ def _dress(axes: "Axes", panel: Panel) -> None:
     """Titles, and faint lines behind what is drawn instead of a frame around it."""
     axes.set_xlabel(panel.x_title, fontsize=_SIZE, color=INK)
     axes.set_ylabel(panel.y_title, fontsize=_SIZE, color=INK)
-    axes.tick_params(which="both", labelsize=_SIZE - 1, colors=INK, length=0)
+    crowded = panel.heat is not None and len(panel.y_names) > 16
+    axes.tick_params(which="both", labelsize=_SIZE - (3 if crowded else 1), colors=INK, length=0)
     axes.patch.set_visible(False)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set(color=FAINT, visible=panel.heat is None)

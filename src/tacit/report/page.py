@@ -49,7 +49,7 @@ class Table:
         return f"<section><h2>{escape(self.title)}</h2>{scroll(self.title, head, rows)}{note}</section>"
 
     def _cells(self, tag: str, row: Sequence[str]) -> str:
-        kinds = ["name"] * self.words + ["n"] * (len(self.heads) - self.words)
+        kinds = ["name" if at == 0 else "" if at < self.words else "n" for at in range(len(self.heads))]
         return "".join(f'<{tag} class="{kind}">{escape(text)}</{tag}>' for kind, text in zip(kinds, row, strict=True))
 
 
