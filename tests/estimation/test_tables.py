@@ -240,6 +240,75 @@ def test_the_input_is_never_written_over_and_nothing_else_without_force(counts: 
     assert run("rates", counts, *RATES, "-o", tmp_path / "o.xlsx").exit_code == 2
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["an old ledger", "no ledger yet"])
+@pytest.mark.parametrize("link", [None, "hard", "symbolic", "another way"])
+def test_the_ledger_is_never_written_over(counts: Path, there: bool, link: str | None) -> None:
+    """Without it nobody knows what the clients have spent: the next question would seem to be the first."""
+    ledger = counts.with_name("ledger.csv")
+    if there:
+        assert (
+            run("rates", counts, *RATES, *PRIVATE, "--ledger", ledger, "-o", counts.with_name("a.csv")).exit_code == 0
+        )
+    out = {None: ledger, "another way": counts.parent / ".." / counts.parent.name / "ledger.csv"}.get(link)
+    if out is None:
+        out = counts.with_name("link.csv")
+        if link == "hard" and not there:
+            pytest.skip("a file that is not there has no second name")
+        out.hardlink_to(ledger) if link == "hard" else out.symlink_to(ledger)
+    before = ledger.read_bytes() if there else None
+    told = run("rates", counts, *RATES, *PRIVATE, "--ledger", ledger, "-o", out, "--force")
+    assert told.exit_code == 2, told.output
+    assert "is the ledger" in " ".join(told.output.split())
+    assert (ledger.read_bytes() if ledger.exists() else None) == before
+
+
+def test_pictures_and_the_table_itself_are_no_place_for_a_ledger(counts: Path) -> None:
+    before, plain = counts.read_bytes(), tuple(each for each in RATES if each != "--no-pictures")
+    for options in (
+        (*plain, "--ledger", counts.with_name("o.png"), "-o", counts.with_name("o.csv")),
+        (*plain, "--ledger", counts.with_name("o.html"), "-o", counts.with_name("o.csv")),
+        (*RATES, "--ledger", counts, "-o", counts.with_name("o.csv")),
+    ):
+        told = run("rates", counts, *PRIVATE, *options, "--force")
+        assert told.exit_code == 2, told.output
+    assert counts.read_bytes() == before
+    assert not counts.with_name("o.csv").exists()
+
+
+MEANS = ("means", "--id", "county", "--value", "wins", "--no-pictures")
+RATE = ("rates", "--id", "county", "--successes", "wins", "--trials", "n", "--no-pictures")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((*RATE, "--epsilon", -1), "--epsilon -1: give a finite number above 0"),
+        ((*RATE, "--epsilon", "nan"), "--epsilon nan"),
+        ((*RATE, "--epsilon", 1, "--delta", 1e-5), "--delta 1e-05: randomised response has none"),
+        ((*RATE, "--epsilon", 1, "--message", "exact"), "--epsilon 1: an exact message has none"),
+        ((*RATE, "--delta", 1e-5, "--message", "exact"), "--delta 1e-05 without --epsilon"),
+        ((*RATE, "--delta", 1e-5, "--bits", 3), "--delta 1e-05 without --epsilon"),
+        ((*MEANS, "--epsilon", 1, "--delta", 2), "--delta 2: give a number between 0 and 1"),
+        ((*RATE, "--bits", 3, "--message", "exact"), "--bits 3 and --message exact: give one of the two"),
+        ((*RATE, "--bits", 3, "--epsilon", 1), "--bits"),
+        ((*RATE, "--bits", 0), "--bits 0: give 1 to 52"),
+        ((*RATE, "--seed", -5), "--seed -5: give a whole number of at least 0"),
+        ((*RATE, "--prior-variance", -1), "--prior-variance -1"),
+        ((*RATE, "--prior-mean", 7, "--prior-variance", 0.1), "--prior-mean 7: give"),
+        ((*MEANS, "--size", "n"), "add --noise-variance"),
+        ((*MEANS, "--epsilon", 1, "--delta", 1e-5), "add --noise-variance"),
+        ((*MEANS, "--epsilon", 1, "--delta", 1e-5, "--noise-variance", 1), "add --radius"),
+        ((*MEANS, "--bits", 3, "--noise-variance", 1), "add --radius"),
+    ],
+    ids=lambda each: " ".join(map(str, each[6:])) if isinstance(each, tuple) else "",
+)
+def test_an_option_that_is_wrong_missing_or_unused_is_named(counts: Path, arguments: Any, says: str) -> None:
+    told = run(arguments[0], counts, *arguments[1:], "-o", counts.with_name("o.csv"))
+    assert told.exit_code == 2, told.output
+    assert says in " ".join(told.output.split())
+    assert {path.name for path in counts.parent.iterdir()} == {"counts.csv", "counts.parquet"}
+
+
 def test_a_delta_without_an_epsilon_is_no_privacy_and_refused(counts: Path) -> None:
     for command in (("rates", counts, *RATES), ("means", counts, "--id", "county", "--value", "wins")):
         told = run(*command, "--delta", 1e-4, "-o", counts.with_name("o.csv"))

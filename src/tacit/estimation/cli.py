@@ -63,7 +63,10 @@ def rates(
     from tacit.estimation import files
     from tacit.estimation.bernoulli import BernoulliRates
 
-    sent = _message(message or _default("randomised-response", epsilon, delta), epsilon, delta, bits)
+    sent = _message(message, "randomised-response", epsilon, delta, bits)
+    _check_numbers(seed, prior_variance)
+    if prior_mean is not None and not 0 <= prior_mean <= 1:
+        raise TacitError(f"--prior-mean {prior_mean:g}: give a mean of rates, from 0 to 1")
     questions = _questions(table, out, ledger, budget, sent, pictures, force)
     made = BernoulliRates(prior_mean=prior_mean, prior_variance=prior_variance, message=sent, seed=seed)
     told = files.rates(made, table, id_, successes, trials, out, lambda: questions and questions.pay(sent))
@@ -95,7 +98,9 @@ def means(
     from tacit.estimation import files
     from tacit.estimation.gaussian import GaussianMeans
 
-    sent = _message(message or _default("gaussian", epsilon, delta), epsilon, delta, bits)
+    sent = _message(message, "gaussian", epsilon, delta, bits)
+    _check_numbers(seed, prior_variance)
+    _check_needed(sent, size, noise_variance, radius, prior_mean is not None and prior_variance is not None)
     questions = _questions(table, out, ledger, budget, sent, pictures, force)
     made = GaussianMeans(
         prior_mean=prior_mean,
@@ -109,11 +114,27 @@ def means(
     _tell(told, out, pictures, questions)
 
 
-def _default(private: Send, epsilon: float | None, delta: float | None) -> Send:
-    """What is sent where --message does not say it. A delta alone was meant to protect somebody."""
-    if epsilon is None and delta is not None:
-        raise TacitError(f"--delta {delta:g} without --epsilon: give both for privacy, or neither for exact messages")
-    return "exact" if epsilon is None else private
+def _check_numbers(seed: int | None, prior_variance: float | None) -> None:
+    if seed is not None and seed < 0:
+        raise TacitError(f"--seed {seed}: give a whole number of at least 0, or leave it out for secure randomness")
+    if prior_variance is not None and not 0 <= prior_variance < math.inf:
+        raise TacitError(f"--prior-variance {prior_variance:g}: give a number of at least 0, or leave it out")
+
+
+def _check_needed(
+    sent: "Message", size: str | None, noise_variance: float | None, radius: float | None, known: bool
+) -> None:
+    """What a table of means, or a message that is not exact, cannot tell."""
+    from tacit.estimation.messages import Exact
+
+    exact = isinstance(sent, Exact)
+    if noise_variance is None and (size is not None or not exact):
+        which = "a table of means (--size)" if exact else "a message that is not exact"
+        raise TacitError(f"{which} does not tell how samples vary: add --noise-variance, that of one sample")
+    if radius is None and not exact and not known:
+        raise TacitError(
+            "a message that is not exact needs a public bound on the norm of a client's mean: add --radius"
+        )
 
 
 def _questions(
@@ -129,36 +150,62 @@ def _questions(
     from tacit.estimation.files import check_places
     from tacit.estimation.spending import Questions, beside
 
-    check_places(table, out, [out, *(out.with_suffix(end) for end in (".png", ".html") if pictures)], force)
+    place = beside(table) if ledger is None else ledger
+    check_places(table, place, out, [out, *(out.with_suffix(end) for end in (".png", ".html") if pictures)], force)
     if math.isinf(sent.epsilon):
         if budget is not None or ledger is not None:
             raise TacitError("an exact message keeps no budget and no ledger: add --epsilon, or leave them out")
         return None
     if budget is not None and not 0 < budget < math.inf:
         raise TacitError(f"--budget {budget:g} is no budget: give a number above 0")
-    questions = Questions(beside(table) if ledger is None else ledger, budget)
+    questions = Questions(place, budget)
     questions.check(sent)
     return questions
 
 
-def _message(kind: Send, epsilon: float | None, delta: float | None, bits: int | None) -> "Message":
+def _message(
+    kind: Send | None, private: Send, epsilon: float | None, delta: float | None, bits: int | None
+) -> "Message":
+    """What a client sends; without --message, `private` if there is an epsilon. No option goes unused."""
     from tacit.estimation import messages
 
+    _check_budget(epsilon, delta)
     if bits is not None:
-        if epsilon is not None:
-            raise TacitError("--bits makes a message short, not private: give it or --epsilon")
+        _check_bits(bits, kind, epsilon)
         return messages.Quantized(bits)
+    kind = kind or ("exact" if epsilon is None else private)
     if kind == "exact":
         if epsilon is not None:
-            raise TacitError("an exact message has no epsilon: leave out --epsilon or choose another --message")
+            raise TacitError(f"--epsilon {epsilon:g}: an exact message has none: leave it out, or another --message")
         return messages.Exact()
     if epsilon is None:
         raise TacitError(f"a {kind} message needs --epsilon, for instance 1")
     if kind == "randomised-response":
+        if delta is not None:
+            raise TacitError(f"--delta {delta:g}: randomised response has none: leave it out, or --message gaussian")
         return messages.RandomisedResponse(epsilon)
     if delta is None:
         raise TacitError(f"a {kind} message needs --delta, well below 1 / (number of clients)")
     return (messages.LocalGaussian if kind == "gaussian" else messages.Central)(epsilon, delta)
+
+
+def _check_budget(epsilon: float | None, delta: float | None) -> None:
+    """A delta alone was meant to protect somebody."""
+    if epsilon is not None and not 0 < epsilon < math.inf:
+        raise TacitError(f"--epsilon {epsilon:g}: give a finite number above 0, or leave it out for exact messages")
+    if delta is not None and not 0 < delta < 1:
+        raise TacitError(f"--delta {delta:g}: give a number between 0 and 1, well below 1 / (number of clients)")
+    if epsilon is None and delta is not None:
+        raise TacitError(f"--delta {delta:g} without --epsilon: give both for privacy, or neither for exact messages")
+
+
+def _check_bits(bits: int, kind: Send | None, epsilon: float | None) -> None:
+    if epsilon is not None:
+        raise TacitError("--bits makes a message short, not private: give it or --epsilon")
+    if kind is not None:
+        raise TacitError(f"--bits {bits} and --message {kind}: give one of the two")
+    if not 1 <= bits <= 52:
+        raise TacitError(f"--bits {bits}: give 1 to 52")
 
 
 def _tell(told: "Told", out: Path, pictures: bool, questions: "Questions | None") -> None:

@@ -101,19 +101,27 @@ def numbers(frame: "pd.DataFrame", column: str, first: int) -> NDArray[np.float6
     return values
 
 
-def check_places(table: Path, out: Path, written: Sequence[Path], force: bool) -> None:
-    """Refuses to write over the table that is read, ever, and over any other file unless `force`."""
+def check_places(table: Path, ledger: Path, out: Path, written: Sequence[Path], force: bool) -> None:
+    """Refuses to write over the table that is read or its ledger, ever, and over any other file unless `force`."""
     if out.suffix.lower() not in (".csv", *_PARQUET):
         raise TacitError(f"{out} is no name for a table: end it with .csv or .parquet")
+    if same_file(ledger, table):
+        raise TacitError(f"{ledger} is the table that is read: keep the ledger in another file")
     for path in written:
+        for kept, name in ((table, "the table that is read"), (ledger, "the ledger of what was asked")):
+            if same_file(path, kept):
+                raise TacitError(f"{path} is {name}: write the estimates to another file")
         if not path.exists():
             continue
-        if table.exists() and path.samefile(table):
-            raise TacitError(f"{path} is the table that is read: write the estimates to another file")
         if path.is_dir():
             raise TacitError(f"{path} is a folder: give a file")
         if not force:
             raise TacitError(f"{path} is there already: choose another name, or add --force to write over it")
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Whether both names lead to one file, that is there or will be: by links of either kind, too."""
+    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
 
 
 class Names:
