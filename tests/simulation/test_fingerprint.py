@@ -1,10 +1,14 @@
 """Seeded noise is keyed by the run: runs of one seed that differ in anything share none of it."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tacit.core.contract import Tree
 from tacit.data.dataset import FederatedDataset
@@ -13,9 +17,9 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.rounds.assemble import Privacy
+from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
-from tacit.simulation.fingerprint import data_parts, digest, identity
+from tacit.simulation.fingerprint import data_parts, digest, identity, plain
 from tests.worlds import PLANS, ragged, run
 
 CLIP, CLIENTS = 0.5, 20
@@ -103,3 +107,94 @@ def test_a_digest_is_of_the_data_and_of_its_key() -> None:
     one, again, other = (digest(each, b"key") for each in parts)
     assert one == again != other
     assert digest(parts[0], b"other key") not in (one, digest(parts[0]))
+
+
+@dataclass(frozen=True)
+class OwnMethod(FedAvg):
+    """As a user writes one: nothing reads its fields but itself."""
+
+    setting: Any = None
+    workers: int = field(default=1, repr=False)  # leaves the result as it is
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (1, np.int64(1)),
+        (0.1, np.float64(0.1)),
+        (0.5, np.float32(0.5)),
+        (0.5, torch.tensor(0.5)),
+        (True, np.bool_(True)),
+        ([1, 2], (1.0, 2.0)),
+        ((1, 2), np.array([1, 2])),
+        ((1, 2), torch.tensor([1.0, 2.0])),
+        (((1, 2), (3, 4)), [[1, 2], [3, 4]]),
+        ("data/x.csv", Path("data/x.csv")),
+        ({"a": 1}, {"a": 1.0}),
+    ],
+    ids=repr,
+)
+def test_one_setting_has_one_text_however_it_is_written(one: Any, other: Any) -> None:
+    assert plain(OwnMethod(setting=one)) == plain(OwnMethod(setting=other))
+
+
+class Bare:
+    """Without a text of its own."""
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+
+
+DIFFERENT = [
+    1, 2, 1.5, -1, 0, -0.0, 1e-300, float("nan"), float("inf"), True, False, None, "1", "1.0", "True", "None", "(1, 2)",
+    (1, 2), (1, 3), (2, 1), (1,), (12,), (), ((1, 2),), ((1,), 2), ("a", "b"), ("a, b",), ("a', 'b",), {}, {"a": 1},
+    {"a": 2}, {"a": "1"}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, 2**53, 2**53 + 1, 10**400, np.float32(0.1), 0.1,
+    0.1 + 1e-16, np.eye(50), np.eye(50) + (np.arange(50) == 25), Bare(0.1), Bare(0.2), Fixed(0.5), Fixed(0.6), FedAvg, FedAvg(),
+    torch.float32, torch.float64,
+]  # fmt: skip
+
+
+def test_no_two_settings_share_a_text() -> None:
+    texts = [plain(OwnMethod(setting=each)) for each in DIFFERENT]
+    alike = [(a, b) for i, a in enumerate(texts) for b in texts[:i] if a == b]
+    assert alike == []
+
+
+SPELLINGS: dict[str, tuple[Callable[[], Privacy], Callable[[], Privacy]]] = {
+    "epsilon": (
+        lambda: Privacy(levels=(Level("p", epsilon=1, delta=1e-3),)),
+        lambda: Privacy(levels=(Level("p", epsilon=np.float32(1.0), delta=1e-3),)),
+    ),
+    "levels": (
+        lambda: Privacy(plans.Central(Fixed(1)), (Level("p", delta=1e-3, noise=1),)),
+        lambda: Privacy(plans.Central(Fixed(1.0)), [Level("p", delta=1e-3, noise=1.0)]),  # pyright: ignore
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SPELLINGS)
+def test_noise_depends_on_what_is_set_and_not_on_how_it_is_written(case: str) -> None:
+    one, other = (identity(run(FedAvg(), make()).engine) for make in SPELLINGS[case])
+    assert one == other
+    assert one != identity(run(FedAvg(), loud(1.25)).engine)
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [((1, 2), [1.0, 2.0], True), ((1, 2), (1, 3), False)])
+def test_the_noise_of_a_method_of_ones_own_follows_its_settings(one: Any, other: Any, same: bool) -> None:
+    a, b = (identity(run(OwnMethod(setting=each)).engine) for each in (one, other))
+    assert (a == b) is same
+    assert identity(run(OwnMethod(setting=one, workers=3)).engine) == a
+
+
+def test_runs_on_other_frozen_weights_share_no_noise() -> None:
+    """They are no part of what is trained, and decide what is uploaded all the same."""
+    both = []
+    for value in (0.5, 0.6):
+        model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)).double()
+        for leaf in model.parameters():
+            nn.init.constant_(leaf, 0.1)
+        nn.init.constant_(model[0].weight.requires_grad_(False), value)  # pyright: ignore
+        made = assemble(ragged(), model, FedAvg(), loud(1.0), Training(rounds=1, dtype=torch.float64))
+        both.append(identity(made.engine))
+    assert both[0] != both[1]

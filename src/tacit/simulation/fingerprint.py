@@ -7,8 +7,12 @@ Cohorts and batches are drawn by the seed alone: runs that are to be compared as
 """
 
 import hashlib
+import math
+import numbers
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +44,8 @@ def identity(engine: ClientProgram, changes: Sequence[Change] = ()) -> str:
         tuple(changes),
         engine.seed,
     )
-    start = (part for name, leaf in engine.start.items() for part in (name, str(leaf.dtype), leaf))
+    frozen = {name: leaf for name, leaf in engine.task.module.state_dict().items() if isinstance(leaf, Tensor)}
+    start = (part for name, leaf in {**frozen, **engine.start}.items() for part in (name, str(leaf.dtype), leaf))
     return digest([*map(plain, said), *start, setting.choices.level, *data_parts(engine.federation)])
 
 
@@ -69,8 +74,44 @@ def digest(parts: Iterable[Part], key: bytes = b"", size: int = 16) -> str:
 
 
 def plain(value: Any) -> str:
-    """Its text, without places in memory."""
+    """A setting as text: one for equal settings however they are written, another for others.
+
+    Numbers go by value (1 is 1.0, whoever's number it is), sequences by what they hold, paths by their text. True is
+    not 1. Dataclasses go by the fields that they show, anything else by its own text, without places in memory.
+    """
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, numbers.Real):
+        return _number(value)
+    if isinstance(value, np.ndarray | Tensor):
+        return plain(value.tolist())  # all of it: their own texts leave out the middle
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(plain, value))})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{plain(key)}: {plain(each)}' for key, each in value.items())}}}"
+    if isinstance(value, str | Path):
+        return repr(str(value))
+    if (attributes := _attributes(value)) is not None:
+        return f"{type(value).__qualname__}({', '.join(f'{name}={plain(each)}' for name, each in attributes.items())})"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """What a dataclass shows, or all that an object without a text of its own holds; None: it has a text."""
+    if isinstance(value, type):
+        return None
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value) if each.repr}
+    return vars(value) if type(value).__repr__ is object.__repr__ and hasattr(value, "__dict__") else None
+
+
+def _number(value: Any) -> str:
+    """Whole numbers without a point; -0.0 keeps its sign, and what is no number its name."""
+    if isinstance(value, numbers.Integral):
+        return repr(int(value))
+    number = float(value)
+    whole = number.is_integer() and (number != 0 or math.copysign(1, number) > 0)
+    return repr(int(number)) if whole else repr(number)
 
 
 def _bytes(array: Tensor | np.ndarray) -> memoryview:
