@@ -148,7 +148,7 @@ def assemble(
     training.sampler.most(federation.clients, training.rounds)  # refuses more rounds than it can keep its word for
     task, start = ModuleTask(model), params(model)
     method = method.sized(sizes.tolist())
-    shapes = probe(method, task, federation, start)
+    shapes = probe(method, task, federation, start, len(privacy.levels) - 1)
     if shapes.upload:
         _refuse_empty_promises(privacy)
     setting = _setting(federation, privacy, training, sizes, shapes)

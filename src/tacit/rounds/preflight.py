@@ -14,12 +14,14 @@ step has and which. Between the rounds the client trains alone, if the method le
 The same question for plans that add their noise in the guard: is every number of an upload made of guarded steps?
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from tacit.core import rng, tree
 from tacit.core.contract import Batch, Gradient, Losses, Method, Reply, Shared, Site, Task, Tree
@@ -40,12 +42,50 @@ class Probe(NamedTuple):
     state: Tree
 
 
-def probe(method: Method, task: Task, federation: FederatedDataset, start: Tree) -> Probe:
-    """Runs the client program once, on two steps of the first client's first row, and looks at shapes."""
-    batch = _first_row(federation)
-    exact = Exact(task, batch)
-    reply = _dry_run(method, task, start, batch, exact, exact, 2)
-    return Probe(tree.join(reply.upload), reply.state)
+def probe(method: Method, task: Task, federation: FederatedDataset, start: Tree, level: int = 0) -> Probe:
+    """Runs both programs of a method once, on two steps of the first client's first row, and looks at shapes.
+
+    As the engine runs them, under `vmap`, and at a privacy level: a method that knows the last one knows all. Whatever
+    a method raises is told as its own, before anything is charged.
+    """
+    row = _first_row(federation)(0)
+    with _told_as(method, "init"):
+        server = method.init(start)
+        joined = method.join(server.view, start)
+
+    def client(x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        def batch(step: int) -> Batch:
+            return Batch(x, y, row.mask)
+
+        exact = Exact(task, batch)
+        reply = method.client(server.view, joined, _site(task, batch, exact, exact, 2, level))
+        if not isinstance(reply, Reply):
+            raise TacitError(
+                f"{type(method).__name__}.client gives a {type(reply).__name__}: give Reply(upload, state)"
+            )
+        return tree.join(reply.upload), reply.state
+
+    with _told_as(method, "client"):
+        upload, state = (tree.each(lambda leaf: leaf[0], part) for part in vmap(client)(row.x[None], row.y[None]))
+    if not method.gather:
+        with _told_as(method, "server"):
+            method.server(server, tree.split(upload), 1.0)
+    return Probe(upload, state)
+
+
+@contextmanager
+def _told_as(method: Method, program: str) -> Iterator[None]:
+    """Of code that a user may have written, anything may come."""
+    try:
+        yield
+    except TacitError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise TacitError(
+            f"{type(method).__name__}.{program} fails for a trial row ({reason}): it must work under torch.func.vmap, "
+            "draw nothing and return the leaves that it was given"
+        ) from error
 
 
 def count_queries(
@@ -69,7 +109,8 @@ def count_queries(
 
     def counted(steps: int) -> tuple[int, ...]:
         private = Counted(nothing)
-        _dry_run(method, task, start, batch, nothing, private, steps)
+        view = method.init(start).view
+        method.client(view, method.join(view, start), _site(task, batch, nothing, private, steps))
         return private.by_batch(steps)
 
     return Counts({steps: counted(steps) for steps in lengths if steps})
@@ -81,19 +122,11 @@ def _first_row(federation: FederatedDataset) -> Callable[[int], Batch]:
     return lambda _: Batch(*federation.take(row), torch.ones(1, dtype=torch.bool))
 
 
-def _dry_run(
-    method: Method,
-    task: Task,
-    start: Tree,
-    batch: Callable[[int], Batch],
-    grad: Gradient,
-    private_grad: Gradient,
-    steps: int,
-) -> Reply:
-    view = method.init(start).view
+def _site(
+    task: Task, batch: Callable[[int], Batch], grad: Gradient, private_grad: Gradient, steps: int, level: int = 0
+) -> Site:
     live = torch.ones(steps, dtype=torch.bool)
-    site = Site(task=task, steps=steps, live=live, batch=batch, grad=grad, private_grad=private_grad)
-    return method.client(view, method.join(view, start), site)
+    return Site(task, steps, live, batch, grad, private_grad, level=torch.tensor(level))
 
 
 _STEPS, _ROWS = 3, 4
