@@ -122,7 +122,7 @@ def test_exact_noise_is_asked_for_in_a_file_and_makes_another_run() -> None:
     training = World(FedAvg()).training
     marks = {identity(*same, replace(NOISY["central"], noise=kind), training, key=b"") for kind in ("exact", "fast")}
     assert len(marks) == 2
-    with pytest.raises(TacitError, match="noise is 'slow'"):
+    with pytest.raises(TacitError, match="noise='slow'"):
         Privacy(noise="slow")  # type: ignore[arg-type]
 
 

@@ -150,8 +150,8 @@ DIFFERENT = [
     1, 2, 1.5, -1, 0, -0.0, 1e-300, float("nan"), float("inf"), True, False, None, "1", "1.0", "True", "None", "(1, 2)",
     (1, 2), (1, 3), (2, 1), (1,), (12,), (), ((1, 2),), ((1,), 2), ("a", "b"), ("a, b",), ("a', 'b",), {}, {"a": 1},
     {"a": 2}, {"a": "1"}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, 2**53, 2**53 + 1, 10**400, np.float32(0.1), 0.1,
-    0.1 + 1e-16, np.eye(50), np.eye(50) + (np.arange(50) == 25), Bare(0.1), Bare(0.2), Fixed(0.5), Fixed(0.6), FedAvg, FedAvg(),
-    torch.float32, torch.float64,
+    0.1 + 1e-16, np.eye(50), np.eye(50) + (np.arange(50) == 25), Bare(0.1), Bare(0.2), Fixed(0.5), Fixed(0.6), FedAvg,
+    FedAvg(), torch.float32, torch.float64,
 ]  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def test_no_two_settings_share_a_text() -> None:
 SPELLINGS: dict[str, tuple[Callable[[], Privacy], Callable[[], Privacy]]] = {
     "epsilon": (
         lambda: Privacy(levels=(Level("p", epsilon=1, delta=1e-3),)),
-        lambda: Privacy(levels=(Level("p", epsilon=np.float32(1.0), delta=1e-3),)),
+        lambda: Privacy(levels=(Level("p", epsilon=np.float32(1.0), delta=1e-3),)),  # pyright: ignore
     ),
     "levels": (
         lambda: Privacy(plans.Central(Fixed(1)), (Level("p", delta=1e-3, noise=1),)),

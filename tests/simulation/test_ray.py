@@ -111,7 +111,7 @@ def test_the_engine_leaves_the_result_as_it_is() -> None:
 
 
 def test_an_engine_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(TacitError, match="engine is 'spark': use 'local'"):
+    with pytest.raises(TacitError, match="engine='spark'"):
         Training(engine="spark")  # type: ignore[arg-type]
 
 

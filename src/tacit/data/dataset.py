@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.checked import checked, shown
 from tacit.core.rng import generator
 from tacit.data.validate import proportion, validate
 from tacit.errors import TacitError
@@ -23,6 +24,7 @@ def as_input(x: Tensor) -> Tensor:
     return x.to(torch.float32) / 255 if x.dtype == torch.uint8 else x
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class FederatedDataset:
     """Who holds what. Once built: every number is finite, every label a class, every client has a training row."""
@@ -117,8 +119,11 @@ def _numbers(value: Any, whose: str, what: str = "features") -> np.ndarray:
         array = np.asarray(value)
     except ValueError as error:
         raise TacitError(f"{whose} has {what} of unequal lengths: give every row the same shape") from error
-    if array.dtype.kind not in "iufb":
+    columns: Any = getattr(value, "dtypes", array.dtype)  # of a table, one each
+    if any(each.kind not in "iufb" for each in np.atleast_1d(columns)):
         raise TacitError(f"{whose} has {what} of type {array.dtype}: convert them to numbers first")
+    if array.dtype.kind == "O":  # a table of numbers and of truth values, as of `pandas.get_dummies`
+        return array.astype(np.float64)
     return array
 
 
@@ -161,8 +166,9 @@ def count_classes(*groups: Tensor) -> int:
     return max((int(group.max()) + 1 for group in groups if len(group)), default=1) or 1
 
 
+@checked
 def from_clients(
-    clients: Mapping[Any, Sequence[Any]],
+    clients: Annotated[Mapping[Any, Sequence[Any]], "a dict, id -> (x, y)"],
     *,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -197,8 +203,20 @@ def from_clients(
         common_x=shared and shared[0],
         common_y=shared and shared[1],
         ids=tuple(str(who) for who in clients),
-        classes=classes or count_classes(y, test_y, *([shared[1]] if shared else [])),
+        classes=classes or _classes(y, test_y, *([shared[1]] if shared else [])),
     )
+
+
+def _classes(*groups: Tensor) -> int:
+    """The number of classes, where nobody gave it: labels that leave some out were perhaps numbered otherwise."""
+    found, count = torch.cat(groups).unique(), count_classes(*groups)
+    if len(found) and (found.min() > 0 or 2 * len(found) < count):
+        known = ", ".join(map(str, found[:3].tolist())) + ", ..." * (len(found) > 3)
+        raise TacitError(
+            f"labels are {known} up to {count - 1}, so there would be {count} classes: number them from 0 without "
+            f"gaps, or give classes={count}"
+        )
+    return count
 
 
 def _own(
@@ -236,6 +254,7 @@ def _alike(parts: Sequence[Tensor], names: Sequence[str]) -> None:
             )
 
 
+@runtime_checkable
 class MapDataset(Protocol):
     """A map-style dataset of torch: knows its length, and item `i` is (x, y)."""
 
@@ -253,7 +272,8 @@ def grouped(ids: Sequence[Any] | np.ndarray) -> Iterator[tuple[str, np.ndarray]]
     return zip((str(name) for name in names), np.split(order, bounds), strict=True)
 
 
-def from_dataset(dataset: MapDataset, ids: Sequence[Any] | np.ndarray, **options: Any) -> FederatedDataset:
+@checked
+def from_dataset(dataset: MapDataset, ids: np.ndarray | Sequence[Any], **options: Any) -> FederatedDataset:
     """A federation of a torch dataset that yields (x, y), where row `i` belongs to client `ids[i]`.
 
     `options` are those of `from_clients`.
@@ -261,6 +281,9 @@ def from_dataset(dataset: MapDataset, ids: Sequence[Any] | np.ndarray, **options
     if len(dataset) != len(ids):
         raise TacitError(f"the dataset has {len(dataset)} rows and there are {len(ids)} client ids: give one a row")
     items = [dataset[row] for row in range(len(dataset))]
+    odd = next((at for at, item in enumerate(items) if not isinstance(item, tuple | list) or len(item) != 2), None)
+    if odd is not None:
+        raise TacitError(f"row {odd} of the dataset is {shown(items[odd])}: give pairs (x, y)")
     x = _stack([item[0] for item in items])
     y = _numbers([np.asarray(item[1]) for item in items], "the dataset", "labels")
     return from_clients({who: (x[rows], y[rows]) for who, rows in grouped(ids)}, **{"name": "dataset", **options})
@@ -274,6 +297,7 @@ def _stack(rows: Sequence[Any]) -> Array:
     return _numbers([np.asarray(row) for row in rows], "the dataset")
 
 
+@checked
 def from_csv(path: str | Path, *, client: str = "client", label: str = "label", **options: Any) -> FederatedDataset:
     """A federation of a table: a column of client ids, one of class numbers, and numeric features.
 

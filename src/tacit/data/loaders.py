@@ -8,12 +8,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.checked import checked
 from tacit.data.dataset import FederatedDataset, count_classes, features, labels
 from tacit.data.hub import hub_pool
 from tacit.data.normalise import normalised
@@ -96,8 +97,8 @@ Arrays = Mapping[str, np.ndarray]
 class LoadOptions(Options, total=False):
     """The arguments of `divide`, those of the source (see `csv_pool` and `hub_pool`), and `normalised`'s."""
 
-    normalise: Mapping[str, Any] | None
-    path: str
+    normalise: Annotated[Mapping[str, Any] | None, "a dict, for example {'shift': 0.5, 'scale': 0.25}"]
+    path: str | Path
     label: str
     client: str | None
     columns: Sequence[str] | None
@@ -208,6 +209,7 @@ SOURCES: dict[str, Callable[..., Pool]] = {
 }
 
 
+@checked
 def load(source: str, **options: Unpack[LoadOptions]) -> FederatedDataset:
     """A federation by the name of its source: the one way in for configurations and the command line.
 

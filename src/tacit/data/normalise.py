@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.checked import require
 from tacit.core.rng import generator
 from tacit.data.dataset import as_input
 from tacit.data.partition import Ids, Pool
 from tacit.data.validate import at_least, unknown
 from tacit.errors import TacitError
 
-WAYS = ("shift", "scale", "statistics", "public_rows")
+WAYS = {"shift": float, "scale": float, "statistics": str | Path, "public_rows": int}
 
 
 def normalised(pool: Pool, how: Mapping[str, Any], seed: int) -> Pool:
@@ -29,6 +30,7 @@ def normalised(pool: Pool, how: Mapping[str, Any], seed: int) -> Pool:
     for name in how:
         if name not in WAYS:
             raise unknown("way to normalise", name, WAYS)
+    how = {name: require(f"normalise.{name}", WAYS[name], value) for name, value in how.items()}
     if "statistics" in how and "public_rows" in how:
         raise TacitError("normalise has statistics and public_rows: give one of the two")
     if "statistics" in how:

@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tacit.core.checked import checked
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_choice, check_fitted, check_several, check_share, check_vector
 from tacit.estimation.collect import Learned, Model
@@ -72,6 +73,12 @@ class BernoulliRates(LinearShrinkage):
     def _domain(self, dimension: int) -> Domain:
         return UNIT
 
+    def _given_centre(self, dimension: int) -> Array:
+        centre = super()._given_centre(dimension)
+        if (centre < 0).any() or (centre > 1).any():
+            raise TacitError(f"prior_mean {self.prior_mean!r} is no mean of rates: give a number from 0 to 1")
+        return centre
+
     def _model(self, centre: Array) -> Model:
         mean = float(np.clip(centre[0], 0.0, 1.0))
         most = mean * (1 - mean)
@@ -107,6 +114,7 @@ def check_trials(trials: Array, prior_variance: float | None) -> None:
         raise TacitError("every client has one trial: the prior's variance cannot be learned, give prior_variance")
 
 
+@checked
 def beta_moments(alpha: float, beta: float) -> tuple[float, float]:
     """Mean and variance of Beta(alpha, beta), as `prior_mean` and `prior_variance`."""
     if not (alpha > 0 and beta > 0):

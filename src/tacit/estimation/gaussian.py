@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tacit.core.checked import checked
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_matrix, check_positive, check_several, check_sizes, codes_of
 from tacit.estimation.collect import Model
@@ -86,6 +87,7 @@ def pool(values: Array, groups: ArrayLike) -> tuple[Any, Array, Array, float]:
     return labels, means, counts, within / freedom if freedom else math.nan
 
 
+@checked
 def suggest_radius(
     mean_bound: float, prior_variance: float, noise_variance: float, sizes: float, clients: int, dimension: int = 1
 ) -> float:

@@ -28,7 +28,7 @@ from tacit.estimation.collect import (
     spread_moment,
     square_moment,
 )
-from tacit.estimation.messages import Domain, Exact, Message, source
+from tacit.estimation.messages import Domain, Exact, Message, message_of, source
 from tacit.privacy.ledger.statement import SIMULATION
 
 Moments = Literal["debiased", "as-published"]
@@ -60,7 +60,7 @@ class LinearShrinkage(PersonalEstimator):
 
     @property
     def message_(self) -> Message:
-        return Exact() if self.message is None else self.message
+        return message_of(self.message)
 
     @property
     def centre_(self) -> Array:
@@ -139,7 +139,10 @@ class LinearShrinkage(PersonalEstimator):
         return self._exactly(centre, check_positive("prior_variance", self.prior_variance, zero=True))
 
     def _given_centre(self, dimension: int) -> Array:
-        centre = np.broadcast_to(np.asarray(self.prior_mean, dtype=np.float64), dimension).copy()
+        try:
+            centre = np.broadcast_to(np.asarray(self.prior_mean, dtype=np.float64), dimension).copy()
+        except (TypeError, ValueError):
+            raise TacitError(f"prior_mean {self.prior_mean!r} is no number for each of {dimension} values") from None
         if not np.isfinite(centre).all():
             raise TacitError(f"prior_mean {self.prior_mean!r} must be finite")
         return centre

@@ -12,13 +12,14 @@ import math
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
 from tacit.core import rng
+from tacit.core.checked import checked, shown
 from tacit.errors import TacitError
 from tacit.privacy.accounting.gaussian import gaussian_multiplier
 
@@ -91,7 +92,17 @@ class Domain:
         return np.column_stack([kept, np.square(kept - self.centre).sum(1) / self.radius])
 
 
-__all__ = ["Central", "Domain", "Exact", "LocalGaussian", "Message", "Quantized", "RandomisedResponse", "source"]
+__all__ = [
+    "Central",
+    "Domain",
+    "Exact",
+    "LocalGaussian",
+    "Message",
+    "Quantized",
+    "RandomisedResponse",
+    "message_of",
+    "source",
+]
 
 Squares = Literal["exact", "joint", "split"]
 """How the mean square of the values can be learned: from the messages themselves; from one more coordinate that costs
@@ -100,6 +111,7 @@ nothing (`lifted`); or only from clients that send their square instead (a messa
 _FLOAT_BITS: Final = 64
 
 
+@runtime_checkable
 class Message(Protocol):
     """`values` are [clients, dimension]; `send` answers in the same shape, one message a row.
 
@@ -151,6 +163,7 @@ class Exact:
         return self
 
 
+@checked
 @dataclass(frozen=True)
 class Quantized:
     """`width` bits a coordinate: one of the two nearest of 2**width even levels, at random and so unbiased.
@@ -197,6 +210,7 @@ class Quantized:
         return self
 
 
+@checked
 @dataclass(frozen=True)
 class RandomisedResponse:
     """One of two values: equation (7) of the paper, for a single number. Pure epsilon, no delta, one bit.
@@ -255,6 +269,7 @@ class RandomisedResponse:
         return RandomisedResponse(self.epsilon / times)
 
 
+@checked
 @dataclass(frozen=True)
 class _Gaussian:
     """Noise calibrated exactly (Balle and Wang) so that all `times` messages together are (epsilon, delta)-private."""
@@ -317,6 +332,17 @@ class Central(_Gaussian):
 
     def server_std(self, domain: Domain) -> float:
         return self.std(domain)
+
+
+def message_of(given: object) -> Message:
+    """What an estimator was told to send; nothing said: the value itself."""
+    if given is None:
+        return Exact()
+    if isinstance(given, Message) and not isinstance(given, type):
+        return given
+    raise TacitError(
+        f"message is {shown(given)}: give one of tacit.estimation.messages, for example RandomisedResponse(epsilon=1.0)"
+    )
 
 
 def _not_private() -> "DpEvent":

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 
 from tacit.core import rng
+from tacit.core.checked import checked
 from tacit.errors import TacitError
 from tacit.estimation.base import (
     Array,
@@ -28,7 +29,7 @@ from tacit.estimation.base import (
 from tacit.estimation.collect import SURE, likely
 from tacit.estimation.gaussian import pool
 from tacit.estimation.linear import Moments, check_delta, guarantee
-from tacit.estimation.messages import Domain, Exact, Message, source
+from tacit.estimation.messages import Domain, Exact, Message, message_of, source
 
 _STARTS: Final = 4
 _STEPS: Final = 300
@@ -268,7 +269,7 @@ class MixtureMeans(PersonalEstimator):
 
     @property
     def message_(self) -> Message:
-        return Exact() if self.message is None else self.message
+        return message_of(self.message)
 
     def _noise(self, pooled: float) -> float:
         if self.noise_variance is not None:
@@ -328,6 +329,7 @@ def shares(weights: ArrayLike, kinds: int) -> Array:
     return found / found.sum()
 
 
+@checked
 def lemma_radius(mean_bound: float, noise_variance: float, sizes: float, clients: int, dimension: int) -> float:
     """Lemma 1: holds the norm of every client's mean but with probability 1 / (m n)."""
     noise = noise_variance / sizes

@@ -23,7 +23,7 @@ from tacit.estimation.base import (
     check_vector,
 )
 from tacit.estimation.linear import check_delta, guarantee
-from tacit.estimation.messages import Domain, Message
+from tacit.estimation.messages import Domain, Message, message_of
 from tacit.estimation.regression_learn import Climb, Given, Letters, floor_under
 from tacit.estimation.regression_model import Floor, Prior, Rows, read_rows
 
@@ -87,6 +87,7 @@ class Settings(Regressions):
     seed: int | None = None
 
     def _read(self, X: Any, y: Any, groups: ArrayLike | None, offsets: ArrayLike | None) -> Rows:
+        message_of(self.message)
         rows = read_rows(X, y, groups, offsets)
         self.clients_, self.n_clients_, self.n_features_in_ = rows.names, len(rows.names), rows.x.shape[1]
         self.log_likelihoods_: list[float] = []

@@ -2,14 +2,16 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import nn
 
+from tacit import models
+from tacit.core.checked import checked
 from tacit.core.contract import Method
 from tacit.core.files import write_atomically
 from tacit.data.dataset import FederatedDataset
@@ -34,9 +36,10 @@ from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Outcome, Run, Schedule
 
 
+@checked
 def train(
     federation: FederatedDataset,
-    model: nn.Module,
+    model: Annotated[nn.Module | Callable[[], nn.Module], "a torch module, or a function that makes one"],
     method: Method,
     privacy: Privacy = Privacy(),
     training: Training = Training(),
@@ -48,10 +51,12 @@ def train(
 ) -> Result:
     """Trains from the model's current parameters until the last round or a spent budget.
 
+    A class or a function is called for the model, under `training.seed`: its start is then that of the seed.
+
     With a `folder` the run is kept on disk and can go on after an interruption with `resume=True`, to the same result;
     a folder that holds another run is refused. Ctrl-C once ends the run after its round, twice at once.
     """
-    parts = Parts(federation, model, method, privacy, training, schedule)
+    parts = Parts(federation, models.start(model, training.seed), method, privacy, training, schedule)
     path = None if folder is None else Path(folder)
     key = run_dir.secret(path, resume)
     result = conduct(parts, describe(*parts, key=key), path, resume, progress, key)

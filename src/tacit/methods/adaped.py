@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.core.tree import View
-from tacit.methods.mutual import Distillation, known, lesson, taught
+from tacit.methods.mutual import Distillation, lesson, taught
 from tacit.methods.optimizers import LocalSgd, check, plain
 
 PSI = "extra/psi"  # beside model/..., as tree.join names them
 
 
+@checked
 @dataclass(frozen=True)
 class AdaPeD(Method):
     """f_i(theta) + log(2 psi) / 2 + KD(theta, mu) / (2 psi), eq. (23), by turns in theta and in (mu, psi).
@@ -31,15 +33,14 @@ class AdaPeD(Method):
     random one (papers/results/adaped-table-1.md).
     """
 
-    local: LocalSgd = field(default_factory=LocalSgd)  # eta_2, of mu
-    personal: LocalSgd = field(default_factory=LocalSgd)  # eta_1, of theta
+    local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)  # eta_2, of mu
+    personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)  # eta_1, of theta
     psi: float = 4.0
     psi_lr: float = 0.03  # eta_3
     floor: float = 0.5
     distillation: Distillation = "mutual"
 
     def __post_init__(self) -> None:
-        known(self.distillation)
         plain("AdaPeD", self.local, self.personal)
         check("psi_lr", self.psi_lr)
         check("floor", self.floor, positive=True)
@@ -102,6 +103,7 @@ def personal_losses(task: Task, shared: Tree) -> Losses:
 ALONE = "alone"
 
 
+@checked
 @dataclass(frozen=True)
 class AdaPeDAlone(AdaPeD):
     """AdaPeD; between its turns a client trains theta against the (mu, psi) that it received last, lines 9 to 11.

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd, check, plain
 
 ALPHA = "alpha"
 
 
+@checked
 @dataclass(frozen=True)
 class APFL(Method):
     """w <- w - eta grad f(w); v <- v - eta grad_v f(u), u = alpha v + (1 - alpha) w; predicts with u.
@@ -20,8 +22,8 @@ class APFL(Method):
     [0, 1]. A client that is not asked keeps its u as it was.
     """
 
-    local: LocalSgd = field(default_factory=LocalSgd)
-    personal: LocalSgd = field(default_factory=LocalSgd)
+    local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
+    personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
     optimizer: ServerOptimizer = field(default_factory=ServerSgd)
     alpha: float = 0.5
     adaptive: bool = True

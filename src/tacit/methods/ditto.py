@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.optimizers import LocalSgd, check
 
 
+@checked
 @dataclass(frozen=True)
 class Ditto(Method):
     """theta_j <- theta_j - eta_p (grad f_j(theta_j) + lambda (theta_j - theta)), theta as received from the server.
@@ -19,9 +21,9 @@ class Ditto(Method):
     privacy level. A client that has not taken part yet starts at the current shared model.
     """
 
-    base: Method = field(default_factory=FedAvg)
+    base: Method = field(default_factory=FedAvg, metadata=INLINE)
     strength: float | tuple[float, ...] = 0.1
-    personal: LocalSgd = field(default_factory=LocalSgd)
+    personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
 
     def __post_init__(self) -> None:
         for value in self._strengths:

@@ -5,15 +5,17 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd
 
 
+@checked
 @dataclass(frozen=True)
 class FedAvg(Method):
     """One model for all. DP-FedAvg is this under the plan `Central`."""
 
-    local: LocalSgd = field(default_factory=LocalSgd)
+    local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
     optimizer: ServerOptimizer = field(default_factory=ServerSgd)
 
     def init(self, params: Tree) -> Server:

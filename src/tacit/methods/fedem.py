@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.core.tree import View
 from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd, check
@@ -13,6 +14,7 @@ from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd, check
 PI = "weights"
 
 
+@checked
 @dataclass(frozen=True)
 class FedEM(Method):
     """Components theta_1..M are shared, the weights pi stay on the client. Algorithm 1, by batches:
@@ -22,7 +24,7 @@ class FedEM(Method):
     dF/da_m = -q_m. All components are one upload, so that they have one sensitivity.
     """
 
-    local: LocalSgd = field(default_factory=LocalSgd)
+    local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
     components: int = 2
     optimizer: ServerOptimizer = field(default_factory=ServerSgd)
 

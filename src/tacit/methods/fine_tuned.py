@@ -5,17 +5,19 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.optimizers import LocalSgd
 
 
+@checked
 @dataclass(frozen=True)
 class FineTuned(Method):
     """`base`, and on top a local training that starts at the current broadcast and is thrown away after predicting."""
 
-    base: Method = field(default_factory=FedAvg)
-    tuning: LocalSgd = field(default_factory=LocalSgd)
+    base: Method = field(default_factory=FedAvg, metadata=INLINE)
+    tuning: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
 
     def init(self, params: Tree) -> Server:
         return self.base.init(params)

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.errors import TacitError
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.optimizers import check
 
 
+@checked
 @dataclass(frozen=True)
 class KeepLocal(Method):
     """`base`, with every parameter whose name contains one of `names` kept on the client.
@@ -27,15 +29,15 @@ class KeepLocal(Method):
     """
 
     names: tuple[str, ...] = ("norm",)
-    base: Method = field(default_factory=FedAvg)
+    base: Method = field(default_factory=FedAvg, metadata=INLINE)
     first: float = 0.0
     pace: float = 1.0
 
     def __post_init__(self) -> None:
         check("first", self.first, below=1.0)
         check("pace", self.pace)
-        if isinstance(self.names, str) or not self.names:
-            raise TacitError(f"KeepLocal needs a list of names to keep, not {self.names!r}")
+        if not self.names:
+            raise TacitError("KeepLocal keeps no parameter: give a part of their names, for example 'norm'")
 
     def init(self, params: Tree) -> Server:
         for name in self.names:

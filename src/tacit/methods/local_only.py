@@ -4,15 +4,17 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.optimizers import LocalSgd
 
 
+@checked
 @dataclass(frozen=True)
 class LocalOnly(Method):
     """Each client trains its own model from the common start. Nothing is uploaded, so nothing is charged."""
 
-    local: LocalSgd = field(default_factory=LocalSgd)
+    local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
 
     def init(self, params: Tree) -> Server:
         return Server(Shared(params))

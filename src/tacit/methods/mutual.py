@@ -4,15 +4,15 @@ Knowledge distillation between two models of one client.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.core.tree import View
-from tacit.errors import TacitError
 from tacit.methods.optimizers import LocalSgd, check, plain
 
 Distillation = Literal["mutual", "as-published"]
@@ -43,16 +43,12 @@ def lesson(how: Distillation, task: Task, shared: View, personal: View, x: Tenso
     return kl(task, personal, shared, x) if how == "mutual" else kl(task, shared, personal, x)
 
 
-def known(how: Distillation) -> None:
-    if how not in get_args(Distillation):
-        raise TacitError(f"distillation is '{how}': use one of {', '.join(get_args(Distillation))}")
-
-
 def _divergence(teacher: Tensor, student: Tensor) -> Tensor:
     of_teacher, of_student = teacher.log_softmax(-1), student.log_softmax(-1)
     return (of_teacher.exp() * (of_teacher - of_student)).sum(-1)
 
 
+@checked
 @dataclass(frozen=True)
 class MutualLearning(Method):
     """Each model minimises (1 - weight) * its own loss + weight * D_KL(p_other || p_own), both from the same batch.
@@ -61,8 +57,8 @@ class MutualLearning(Method):
     (the paper's "meme"). With both zero they are two separate trainings.
     """
 
-    local: LocalSgd = field(default_factory=LocalSgd)
-    personal: LocalSgd = field(default_factory=LocalSgd)
+    local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
+    personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
     alpha: float = 0.25
     beta: float = 0.25
 

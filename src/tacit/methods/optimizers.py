@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import checked
 from tacit.core.contract import Gradient, Site, Tree
 from tacit.errors import TacitError
 
@@ -20,6 +21,7 @@ def no_pull(gradient: Tree, params: Tree) -> Tree:
     return gradient
 
 
+@checked
 @dataclass(frozen=True)
 class LocalSgd:
     """SGD on one client, with momentum, weight decay and a rate that falls by `decay` each round."""
@@ -70,6 +72,7 @@ def plain(name: str, *optimizers: LocalSgd) -> None:
             raise TacitError(f"{name} takes plain steps: leave out momentum, which is {each.momentum}")
 
 
+@runtime_checkable
 class ServerOptimizer(Protocol):
     def start(self, model: Tree) -> Tree: ...
 
@@ -78,6 +81,7 @@ class ServerOptimizer(Protocol):
         ...
 
 
+@checked
 @dataclass(frozen=True)
 class ServerSgd:
     """model + lr * mean, with heavy-ball momentum. The default is the plain mean."""
@@ -99,6 +103,7 @@ class ServerSgd:
         return tree.scale(speed, self.lr), tree.prefix("speed", speed)
 
 
+@checked
 @dataclass(frozen=True)
 class ServerAdam:
     """Adam on the mean update (FedAdam), with bias correction."""

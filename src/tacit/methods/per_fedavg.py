@@ -1,19 +1,20 @@
 """Per-FedAvg (Fallah et al. 2020): a shared start from which a few steps of a client's own lead to a good model."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
-from tacit.errors import TacitError
 from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd, check, plain
 
 Hessian = Literal["first-order", "hessian-free"]
 _DELTA = 1e-3  # of the difference quotient, as a length
 
 
+@checked
 @dataclass(frozen=True)
 class PerFedAvg(Method):
     """w <- w - beta (I - alpha H(w)) grad f(w - alpha grad f(w)), eq. (11): H dropped ("first-order", FO) or by a
@@ -23,7 +24,7 @@ class PerFedAvg(Method):
     its own). A client predicts after steps of `inner` on its own training data; they are thrown away afterwards.
     """
 
-    local: LocalSgd = field(default_factory=LocalSgd)
+    local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
     inner: float = 0.01
     hessian: Hessian = "first-order"
     optimizer: ServerOptimizer = field(default_factory=ServerSgd)
@@ -31,8 +32,6 @@ class PerFedAvg(Method):
     def __post_init__(self) -> None:
         plain("Per-FedAvg", self.local)
         check("inner", self.inner)
-        if self.hessian not in get_args(Hessian):
-            raise TacitError(f"hessian is '{self.hessian}': use one of {', '.join(get_args(Hessian))}")
 
     def init(self, params: Tree) -> Server:
         return Server(Shared(params), self.optimizer.start(params))

@@ -8,17 +8,19 @@ Gamma, the prior's parameters, is what is shared. Each prior states -log p(theta
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.adaped import AdaPeD, personal_losses
 from tacit.methods.optimizers import LocalSgd, check
 
 
+@runtime_checkable
 class Prior(Protocol):
     def start(self, params: Tree) -> Shared:
         """Gamma before the first round."""
@@ -41,6 +43,7 @@ class Prior(Protocol):
         return tree.split(tree.add(tree.join(gamma), tree.join(mean)))
 
 
+@checked
 @dataclass(frozen=True)
 class L2(Prior):
     """N(mu, 1/strength): strength/2 |theta - mu|^2. The server's mu is the mean of the thetas."""
@@ -60,6 +63,7 @@ class L2(Prior):
         return Shared(tree.sub(theta, gamma.model))
 
 
+@checked
 @dataclass(frozen=True)
 class L1(L2):
     """Laplace around mu: strength |theta - mu|_1, which leaves most coordinates at mu. mu goes to the median.
@@ -81,6 +85,7 @@ class L1(L2):
         return Shared(tree.each(lambda gap: gap.clamp(-self.reach, self.reach), tree.sub(theta, gamma.model)))
 
 
+@checked
 @dataclass(frozen=True)
 class KL(Prior):
     """D_KL(p_mu || p_theta) / (2 psi) + log(2 psi) / 2: AdaPeD's, eq. (23). (mu, psi) learn from the trained theta."""
@@ -103,6 +108,7 @@ class KL(Prior):
         return self.of.server(Server(gamma), mean, 1.0).view
 
 
+@checked
 @dataclass(frozen=True)
 class Mixture(Prior):
     """-log sum_l p_l N(theta; mu_l, spread), Algorithm 4: clients of one kind share a centre.
@@ -168,6 +174,7 @@ PRIORS: Final[Mapping[str, Callable[..., Prior]]] = MappingProxyType(
 )
 
 
+@checked
 @dataclass(frozen=True)
 class Personal(Method):
     """min over theta_i and Gamma of sum_i f_i(theta_i) - log p(theta_i; Gamma), eq. (12), by turns.
@@ -177,7 +184,7 @@ class Personal(Method):
     """
 
     prior: Prior = field(default_factory=L2)
-    personal: LocalSgd = field(default_factory=LocalSgd)
+    personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
 
     def init(self, params: Tree) -> Server:
         return Server(self.prior.start(params))

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.optimizers import LocalSgd, ServerSgd, check, plain
 
 
+@checked
 @dataclass(frozen=True)
 class PFedMe(Method):
     """In each step: theta = argmin f_i(theta) + lambda/2 |theta - w|^2 by `inner_steps` of gradient descent, eq. (6);
@@ -18,7 +20,7 @@ class PFedMe(Method):
     theta starts each round at w, and each further step where it was.
     """
 
-    personal: LocalSgd = field(default_factory=LocalSgd)
+    personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
     optimizer: ServerSgd = field(default_factory=ServerSgd)
     strength: float = 0.5
     rate: float = 0.2

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.optimizers import ServerOptimizer, ServerSgd, check
 
 
+@checked
 @dataclass(frozen=True)
 class PPSgd(Method):
     """Predicts with w + theta_k. Both step along grad f_k(w + theta_k): w through the release, theta_k on the client.

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.core.tree import View
-from tacit.methods.mutual import Distillation, known, lesson, taught
+from tacit.methods.mutual import Distillation, lesson, taught
 from tacit.methods.optimizers import LocalSgd, check, plain
 
 
+@checked
 @dataclass(frozen=True)
 class QuPeD(Method):
     """x <- x - eta_1 grad_x F(x, w), then w <- w - eta_3 grad_w F(x, w), F = (1 - lambda) f_i(x) + lambda KD(x, w).
@@ -19,13 +21,12 @@ class QuPeD(Method):
     `distillation` says what KD is in the step of w (`distil.lesson`).
     """
 
-    local: LocalSgd = field(default_factory=LocalSgd)  # eta_3, of w
-    personal: LocalSgd = field(default_factory=LocalSgd)  # eta_1, of x
+    local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)  # eta_3, of w
+    personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)  # eta_1, of x
     distil: float = 0.25
     distillation: Distillation = "mutual"
 
     def __post_init__(self) -> None:
-        known(self.distillation)
         plain("QuPeD", self.local, self.personal)
         check("distil", self.distil, most=1.0)
 

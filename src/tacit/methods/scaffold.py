@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.methods.optimizers import LocalSgd, ServerSgd, check
 
 
+@checked
 @dataclass(frozen=True)
 class Scaffold(Method):
     """`extra` is the server's control c, a client's state its own c_i; both start at zero.

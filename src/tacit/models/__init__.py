@@ -1,12 +1,14 @@
 """Plain torch modules, and what turns any module into a task of the engine."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isqrt, prod
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from tacit.core.checked import checked, shown
 from tacit.core.rng import key
 from tacit.data.validate import unknown
 from tacit.errors import TacitError
@@ -30,6 +32,7 @@ __all__ = [
     "has_batch_statistics",
     "initialise",
     "params",
+    "start",
     "transformed",
 ]
 
@@ -57,6 +60,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+@checked
 def build(
     name: str, input_shape: Shape, classes: int, *, transform: Mapping[str, Any] | None = None, **options: Any
 ) -> nn.Module:
@@ -73,14 +77,36 @@ def build(
     return model if transform is None else transformed(model, input_shape, **transform)
 
 
+@checked
 def initialise(module: Module, seed: int) -> Module:
     """Re-draws the parameters in place from the seed alone and returns the module; no global generator changes.
 
     Holds for layers with `reset_parameters`, as torch's have; parameters of other layers stay as they are.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(seed, "initialise")[0])
+    with _seeded(seed):
         for layer in module.modules():
             for name in ("_reset_parameters", "reset_parameters"):  # attention has the first only
                 getattr(layer, name, lambda: None)()
     return module
+
+
+def start(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A module as it is; a class or a function is called, and what it draws comes from the seed alone."""
+    if isinstance(model, nn.Module):
+        return model
+    name = getattr(model, "__name__", type(model).__name__)
+    try:
+        with _seeded(seed):
+            module = model()
+    except (TypeError, TacitError) as error:
+        raise TacitError(f"{name}() makes no model ({error}): give one, or lambda: Net(...)") from error
+    if not isinstance(module, nn.Module):
+        raise TacitError(f"{name}() gives {shown(module)}: give a model, or a function that returns one")
+    return module
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "initialise")[0])
+        yield

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
+from tacit.core.checked import checked
 from tacit.errors import TacitError
 from tacit.models.linear import conv_max_pool2d_relu, conv_relu
 
@@ -26,6 +27,7 @@ def _rectified(conv: nn.Conv2d, x: Tensor) -> Tensor:
     return conv_relu(x, conv.weight, conv.bias, (conv.padding[0], conv.padding[1]))
 
 
+@checked
 class FiveLayerCNN(nn.Module):
     """conv 5x5x6, pool, conv 5x5x16, pool, three linear layers (256-120-84-10 at 28x28); ReLU. Sides from 16."""
 
@@ -46,6 +48,7 @@ class FiveLayerCNN(nn.Module):
         return self.head(self.linear2(x).relu())
 
 
+@checked
 class TwoConvCNN(nn.Module):
     """conv 3x3x32, conv 3x3x64, pool, two linear layers: 1,206,590 parameters at 28x28 with 62 classes. Sides from 6.
 
@@ -74,6 +77,7 @@ class TwoConvCNN(nn.Module):
         return self.head(self.linear(x.flatten(1).contiguous()).relu())
 
 
+@checked
 class AlexNet(nn.Module):
     """Five 3x3 convolutions, three pools, three linear layers: AlexNet, cut to images of side 32. Sides from 16.
 

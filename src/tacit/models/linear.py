@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d
 from torch.overrides import handle_torch_function, has_torch_function
 
-from tacit.errors import TacitError
+from tacit.core.checked import checked
 
 Pair = tuple[int, int]
 
@@ -38,6 +38,7 @@ def conv_max_pool2d_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
 
+@checked
 class SoftmaxRegression(nn.Module):
     """One linear layer; its outputs are the logits."""
 
@@ -50,6 +51,7 @@ class SoftmaxRegression(nn.Module):
         return self.linear(x.reshape(x.shape[0], self.inputs))
 
 
+@checked
 class MLP(nn.Module):
     """Linear layers with ReLU (or Tanh) between them; no hidden layer makes it a softmax regression.
 
@@ -65,8 +67,6 @@ class MLP(nn.Module):
         activation: Literal["relu", "tanh"] = "relu",
     ) -> None:
         super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise TacitError(f"activation is '{activation}': use 'relu' or 'tanh'")
         self.inputs, self.activation = inputs, activation
         widths = [inputs, *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
@@ -85,6 +85,4 @@ def _norm(kind: str | None, width: int) -> nn.Module:
         return nn.Identity()
     if kind == "batch":
         return nn.BatchNorm1d(width)
-    if kind == "group":
-        return nn.GroupNorm(next((groups for groups in (8, 4, 2) if width % (2 * groups) == 0), 1), width)
-    raise TacitError(f"norm is '{kind}': use 'batch' or 'group'")
+    return nn.GroupNorm(next((groups for groups in (8, 4, 2) if width % (2 * groups) == 0), 1), width)

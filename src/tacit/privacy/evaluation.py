@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from tacit.core import tree
+from tacit.core.checked import checked
 from tacit.core.contract import Shared, Tree
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Relation
@@ -89,6 +90,7 @@ class Evaluated(NamedTuple):
         return found
 
 
+@checked
 @dataclass(frozen=True)
 class Evaluation:
     """After every `every` rounds and after the last one; `share`: the part of each level's epsilon that it may take."""

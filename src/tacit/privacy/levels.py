@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from tacit.core import rng
+from tacit.core.checked import checked
 from tacit.errors import TacitError
 
 
+@checked
 @dataclass(frozen=True)
 class Level:
     """One entry of the menu: a budget (epsilon, delta), a given noise multiplier, or neither: opted out."""
@@ -29,6 +31,11 @@ class Level:
                 raise TacitError(
                     f"{what} of level '{self.name}' must be positive, not {value}; leave it out to opt out of privacy"
                 )
+        if self.delta is not None and not self.private:
+            raise TacitError(
+                f"level '{self.name}' has delta {self.delta:g} and no epsilon, so nobody at it would be protected: "
+                "add epsilon, for example 4, or leave out delta to opt out of privacy"
+            )
         if self.private and (self.delta is None or not 0 < self.delta < 1):
             raise TacitError(f"delta of level '{self.name}' must lie between 0 and 1, not {self.delta}; try 1e-5")
 
@@ -99,6 +106,7 @@ class Choices:
         return self.menu.levels[self.level[client]]
 
 
+@checked
 @dataclass(frozen=True)
 class Among:
     """A share of all clients, drawn only from those that hold a class: for skewed choices."""

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from tacit.core.checked import checked
 from tacit.errors import TacitError
 from tacit.privacy.level_periods import LevelPeriod, Stays, at, told
 from tacit.privacy.levels import Choices, read_rows
 
 
-class Change(NamedTuple):
+@checked
+@dataclass(frozen=True)
+class Change:
     """After `round` rounds, at the next draw, a client is at another level. Public."""
 
     round: int

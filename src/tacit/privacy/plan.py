@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -182,6 +182,7 @@ class Plan:
         return {account.scope.removeprefix("level:"): account for account in self.levels}
 
 
+@runtime_checkable
 class Request(Protocol):
     """What a user asks for; `plan` calibrates it to a setting."""
 

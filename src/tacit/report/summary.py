@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.core.checked import checked
 from tacit.core.files import storage
 from tacit.errors import StorageError, TacitError
 from tacit.privacy.ledger.statement import statement
@@ -135,6 +136,7 @@ class RunSummary:
         return [*((label(level), level) for level in held), (ALL, ALL)]
 
 
+@checked
 def open_run(path: Path | str) -> RunSummary:
     """A run from its folder, finished or not."""
     import pandas as pd

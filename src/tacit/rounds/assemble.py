@@ -3,15 +3,17 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from tacit.core import tree
+from tacit.core.checked import checked
 from tacit.core.contract import Method, Tree
 from tacit.data.dataset import FederatedDataset
+from tacit.data.validate import unknown
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
 from tacit.privacy.accounting.accountant import Accountant
@@ -21,24 +23,31 @@ from tacit.privacy.levels import Choices, Level, LevelOptions, Share, by_client,
 from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.noise import NoiseKind
+from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.privacy.membership import Change, LevelHistory
 from tacit.privacy.membership import check as check_changes
 from tacit.privacy.plan import CalibrationContext, Plan, Request
 from tacit.rounds.preflight import Probe, count_queries, interferes, probe
 from tacit.sampling.availability import Availability
-from tacit.sampling.cohorts import FixedSteps, Poisson, PoissonBatches, Shuffled
+from tacit.sampling.cohorts import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
 from tacit.simulation import secure_sum
 from tacit.simulation.chunks import Compile
 from tacit.simulation.cohort_program import CohortProgram
 from tacit.simulation.device import device_of
 
 
+@checked
 @dataclass(frozen=True)
 class Training:
-    """How a run goes on: everything that is neither data, model, method nor privacy."""
+    """How a run goes on: everything that is neither data, model, method nor privacy.
+
+    `rate=0.1` is short for `sampler=Poisson(0.1)`, `cohort=50` for `sampler=FixedSize(50)`.
+    """
 
     rounds: int = 100
-    sampler: Sampler = field(default_factory=lambda: Poisson(0.1))
+    sampler: Sampler = field(
+        default_factory=lambda: Poisson(0.1), metadata={"keywords": {"rate": Poisson, "cohort": FixedSize}}
+    )
     batch: int = 10
     epochs: int = 1
     steps: int | None = None  # instead of epochs: as many for every client, however many rows it has
@@ -51,18 +60,18 @@ class Training:
     compile: Compile = field(default="auto", repr=False)  # client programs: "auto", "off", or "require" (else an error)
 
     def __post_init__(self) -> None:
-        if self.engine not in ("local", "ray"):
-            raise TacitError(f"engine is {self.engine!r}: use 'local' (this machine) or 'ray' (a Ray cluster)")
         if self.engine == "ray" and self.device != "cpu":
             raise TacitError(f"device is '{self.device}', and Ray's workers compute on CPUs: leave out one of the two")
-        if self.compile not in get_args(Compile):
-            raise TacitError(f"compile is {self.compile!r}: use 'auto', 'off' or 'require'")
         device_of(self.device)
-        for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
+        if not self.dtype.is_floating_point:
+            raise TacitError(f"dtype is {self.dtype}: use torch.float32 or torch.float64")
+        for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0), ("seed", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.steps is not None and self.steps < 1:
             raise TacitError(f"steps must be at least 1, not {self.steps}; leave it out to train for epochs")
+        if self.steps is not None and self.epochs != 1:
+            raise TacitError(f"steps is {self.steps} and epochs is {self.epochs}: give one of the two")
         if self.chunk is not None and self.chunk < 1:
             raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
 
@@ -75,9 +84,10 @@ class Training:
         return Shuffled(self.batch, self.epochs) if self.steps is None else FixedSteps(self.batch, self.steps)
 
 
+@checked
 @dataclass(frozen=True)
 class Privacy:
-    """A plan, a menu of levels, and the clients' choices: a share for each level, or a level for each client.
+    """A plan (or its name), a menu of levels, and the clients' choices: a share for each level, or one for each client.
 
     Without a plan, levels that promise something are kept by `Grouped`; a menu that promises nothing is `Open`. A level
     that promises something under `Open`, which adds no noise, is refused where anything is uploaded (`assemble`).
@@ -88,9 +98,9 @@ class Privacy:
     adds, discrete Gaussian noise on integers (`privacy/mechanisms/discrete_gaussian.py`). Both are seeded.
     """
 
-    plan: Request = None  # type: ignore[assignment]  # never None once it is made
+    plan: Request = field(default=None, metadata={"short": lambda name: plan_named(name)()})  # type: ignore[assignment]
     levels: tuple[Level, ...] = (Level("open"),)
-    choices: Mapping[str, Share] | Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, Share | str] = field(default_factory=dict)
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
     changes: tuple[Change, ...] = ()
@@ -98,10 +108,13 @@ class Privacy:
     noise: NoiseKind = field(default="fast", repr=False)  # of a simulation; a federation's is exact
 
     def __post_init__(self) -> None:
-        if self.noise not in get_args(NoiseKind):
-            raise TacitError(f"noise is '{self.noise}': use 'fast' (Gaussian, on floats) or 'exact' (on integers)")
-        if self.plan is None:
+        if self.plan is None:  # never once it is made
             object.__setattr__(self, "plan", default_plan(self.levels))
+        asked = "noise 'exact'" if self.noise == "exact" else f"plan {type(self.plan).__name__}"
+        if asked != "plan Open" and not any(level.private for level in self.levels):
+            raise TacitError(
+                f"{asked} protects nobody, for no level has an epsilon or a noise: add one, or leave it out"
+            )
 
     def choose(self, federation: FederatedDataset, seed: int) -> Choices:
         menu = LevelOptions(self.levels)
@@ -112,6 +125,23 @@ class Privacy:
         if chosen:
             return by_client(menu, federation.ids, chosen)
         return by_fraction(menu, federation.clients, shares, seed, federation.class_counts())
+
+
+PLANS: Final[Mapping[str, type[Any]]] = {
+    "open": plans.Open,
+    "central": plans.Central,
+    "grouped": plans.Grouped,
+    "local": plans.Local,
+    "record": plans.Record,
+    "stepwise": Stepwise,
+    "distributed": plans.Distributed,
+}
+
+
+def plan_named(name: str) -> type[Any]:
+    if name not in PLANS:
+        raise unknown("plan", str(name), PLANS)
+    return PLANS[name]
 
 
 def default_plan(levels: Sequence[Level]) -> Request:
@@ -140,7 +170,9 @@ def assemble(
 
     `sizes`: the clients' public numbers of rows, where the federation at hand has not all the rows.
     """
-    sizes = federation.sizes if sizes is None else sizes
+    if sizes is None:  # a batch beyond all rows is all rows; padding it up to its size would take memory for nothing
+        sizes = federation.sizes
+        training = replace(training, batch=min(training.batch, int(sizes.max())))
     if not (federation.x.dtype == torch.uint8 and training.dtype == torch.float32):  # bytes are scaled by the batch
         federation = federation.astype(training.dtype)
     model = copy.deepcopy(model).to(training.dtype)

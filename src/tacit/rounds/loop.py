@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tacit.core import tree
+from tacit.core.checked import checked
 from tacit.core.contract import Method, Server, Shared, Tree
 from tacit.errors import TacitError
 from tacit.privacy.ledger.budget import BudgetTracker
@@ -72,6 +73,7 @@ class Watcher(Protocol):
     def after_round(self, report: Report) -> None: ...
 
 
+@checked
 @dataclass(frozen=True)
 class Schedule:
     """When to evaluate and to checkpoint, in rounds. `sample`: how many clients' personal models are evaluated.
@@ -83,6 +85,12 @@ class Schedule:
     checkpoint_every: int = 10
     sample: int | None = None
     heterogeneity: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("evaluate_every", "checkpoint_every", "sample"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise TacitError(f"{name} must be at least 1, not {value}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from tacit.core.contract import Method, Shared, Task, Tree
-from tacit.data.dataset import as_input
+from tacit.data.dataset import as_input, features
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
 from tacit.rounds.loop import Run
@@ -115,9 +115,9 @@ def _all(rows: Tensor) -> Tensor:
 
 
 def _position(run: Run, client: str) -> int:
-    ids = run.engine.federation.ids
+    ids, client = run.engine.federation.ids, str(client)  # a number names the client of that text
     if client not in ids:
-        near = get_close_matches(str(client), ids, 1)
+        near = get_close_matches(client, ids, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"ids are like '{ids[0]}'"
         raise TacitError(f"there is no client '{client}' among the {len(ids):,}: {hint}")
     return ids.index(client)
@@ -125,10 +125,11 @@ def _position(run: Run, client: str) -> int:
 
 def rows_like(x: Any, template: Tensor) -> Tensor:
     """Rows in the form that models were trained on: the same shape, type and scale."""
-    rows = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    floating = template.is_floating_point()
+    rows = features(x, "what is to be predicted", template.dtype if floating else torch.float32)
     if tuple(rows.shape[1:]) != tuple(template.shape[1:]) or rows.dim() == 0:
         raise TacitError(
             f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, template.shape[1:]))}]"
         )
     scaled = as_input(rows)
-    return scaled.to(template.dtype) if template.is_floating_point() else scaled
+    return scaled.to(template.dtype) if floating else scaled

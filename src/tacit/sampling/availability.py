@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacit.core.checked import checked
 from tacit.core.rng import generator
 from tacit.data.validate import proportion
 from tacit.errors import TacitError
 
 
+@checked
 @dataclass(frozen=True)
 class Availability:
     """`drop`: the probability that a device that was asked sends nothing in a round, spends nothing, and rejoins.

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.checked import checked
 from tacit.core.rng import generator, uniforms
 from tacit.data.dataset import FederatedDataset
 from tacit.data.validate import at_least, proportion
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20  # uniform numbers drawn at a time; bounds memory, does not change what is drawn
 
 
+@checked
 @dataclass(frozen=True)
 class Poisson:
     """Each client independently with probability `share`."""
@@ -61,6 +63,7 @@ class Poisson:
         return PoissonSampledDpEvent(self.share, inner)
 
 
+@checked
 @dataclass(frozen=True)
 class FixedSize:
     """`size` clients of the whole population, without replacement; those of them who are not eligible drop out.
@@ -122,6 +125,7 @@ Rows = tuple[np.ndarray, np.ndarray]
 """(index, mask), both [steps, width]: local row numbers, and which of them are real."""
 
 
+@checked
 @dataclass(frozen=True)
 class Shuffled:
     """Shuffled passes over the rows in batches of `size`: every row exactly once in each epoch.
@@ -159,6 +163,7 @@ def _filled_up(n: int, size: int, epochs: int) -> Rows:
     return places % n, mask
 
 
+@checked
 @dataclass(frozen=True)
 class FixedSteps:
     """`steps` batches of `size` rows, however many rows a client has: its number of rows stays its own.
@@ -191,6 +196,7 @@ class FixedSteps:
         return rows, np.ones(rows.shape, bool)
 
 
+@checked
 @dataclass(frozen=True)
 class PoissonBatches:
     """Each row independently with rate min(1, size/n) in each step: what record-level accounting assumes.
@@ -280,6 +286,7 @@ def draw_batches(
     return Draw(torch.from_numpy(index), torch.from_numpy(mask), torch.from_numpy(live))
 
 
+@checked
 @dataclass(frozen=True)
 class LimitedParticipation:
     """Nobody is asked more than `times` times in a run, whatever happens in it.

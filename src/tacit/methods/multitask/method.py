@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from tacit.core.checked import checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.errors import TacitError
 from tacit.methods.multitask.covariance import Kind, identity, learned, mean_regularised, safe_correction
@@ -64,6 +65,7 @@ def given_covariance(given: Any, tasks: int) -> Tensor:
     return omega / omega.trace()
 
 
+@checked
 @dataclass(frozen=True)
 class Multitask(Method):
     """min over W and Omega of sum_t sum_i loss(w_t x_ti, y_ti) + lambda tr(W Omega^-1 W'), tr Omega = 1 (1).

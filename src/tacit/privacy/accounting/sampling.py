@@ -1,12 +1,13 @@
 """What an accountant must know of whoever draws clients and rows: the objects that really draw state it."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from tacit.privacy.accounting.accountant import Relation
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """Draws a round's clients."""
 

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import checked
 from tacit.core.contract import Tree
 from tacit.errors import TacitError
 
@@ -62,6 +63,7 @@ def shrinking(norm: Tensor, bound: float | Tensor) -> tuple[Tensor, Tensor]:
     return factor, norm.isfinite() & (limit >= least)
 
 
+@runtime_checkable
 class Clip(Protocol):
     """How the clip bound starts, what its bits cost, and how they move it."""
 
@@ -81,6 +83,7 @@ class Clip(Protocol):
         ...
 
 
+@checked
 @dataclass(frozen=True)
 class Fixed:
     """The same bound in every round. No bit is sent, so nothing is paid for."""
@@ -100,6 +103,7 @@ class Fixed:
         return bound
 
 
+@checked
 @dataclass(frozen=True)
 class Quantile:
     """A bound that settles where a share `target` of the updates is not clipped (Andrew et al. 2021).

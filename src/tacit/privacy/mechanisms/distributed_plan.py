@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from tacit.core.checked import checked
 from tacit.errors import TacitError
 from tacit.privacy.accounting import calibration
 from tacit.privacy.accounting.accountant import answer, calibrate
@@ -83,6 +84,7 @@ def _poisson(n: int, rate: float, expected: float, short: float, away: float = _
     return Crowd(expected, least, most, rate, min(edge, 1.0), away)
 
 
+@checked
 @dataclass(frozen=True)
 class Distributed:
     """Each client adds a share of the noise to integers of `bits` bits; only their sum is ever seen.
@@ -93,7 +95,7 @@ class Distributed:
     a cohort that must stay to the end for its sum to be unmasked; more than half of it, if 0.5.
     """
 
-    clip: Clip = field(default_factory=Fixed)
+    clip: Clip = field(default_factory=Fixed, metadata={"short": Fixed})
     bits: int = 18
     budget: Literal["server", "released"] = "server"
     participations: int | None = None

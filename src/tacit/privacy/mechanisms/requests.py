@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from tacit.core.checked import checked
 from tacit.errors import TacitError
 from tacit.privacy.accounting.calibration import (
     account_for,
@@ -31,6 +32,7 @@ from tacit.privacy.plan import Account, CalibrationContext, Plan, RecordNoise, R
 __all__ = ["Central", "Distributed", "Grouped", "Local", "NoUpload", "Open", "Record"]
 
 
+@checked
 @dataclass(frozen=True)
 class Open:
     """No privacy: for comparison, and for methods that upload nothing."""
@@ -39,6 +41,7 @@ class Open:
         return Plan("open", self, setting, releases.Open())
 
 
+@checked
 @dataclass(frozen=True)
 class Grouped:
     """Each level has its own noise and its own epsilon; `ratio` is the weight of a private client beside an open one.
@@ -47,7 +50,7 @@ class Grouped:
     round (`horizon`: see `level_weights.Optimal`; by default the rounds of the run).
     """
 
-    clip: Clip = field(default_factory=Quantile)
+    clip: Clip = field(default_factory=Quantile, metadata={"short": Fixed})
     ratio: float | Literal["optimal"] = 1.0
     project: bool = False
     horizon: float | None = None
@@ -104,11 +107,12 @@ class Grouped:
         return Optimal(tuple(counts), self.horizon or setting.rounds), ()
 
 
+@checked
 @dataclass(frozen=True)
 class Central:
     """A trusted server, one level for everybody: DP-FedAvg."""
 
-    clip: Clip = field(default_factory=Quantile)
+    clip: Clip = field(default_factory=Quantile, metadata={"short": Fixed})
     project: bool = False
 
     def plan(self, setting: CalibrationContext) -> Plan:
@@ -119,6 +123,7 @@ class Central:
         return replace(grouped, name=grouped.name.replace("grouped", "central"), request=self)
 
 
+@checked
 @dataclass(frozen=True)
 class Local:
     """Each client clips and adds the whole noise itself. Charged by participation, without amplification.
@@ -127,7 +132,7 @@ class Local:
     that has used them up is no longer asked.
     """
 
-    clip: Clip = field(default_factory=Fixed)
+    clip: Clip = field(default_factory=Fixed, metadata={"short": Fixed})
     participations: int | None = None
     project: bool = False
 
@@ -158,6 +163,7 @@ class Local:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class Record:
     """DP-SGD on every client: each example's gradient is clipped to `bound` and noise is added on the client.

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import tree
+from tacit.core.checked import checked
 from tacit.core.contract import Tree
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Relation
@@ -148,6 +149,7 @@ class StepNoise:
             raise TacitError(f"the method guarded {calls} steps and {self.steps} were accounted for: guard each once")
 
 
+@checked
 @dataclass(frozen=True)
 class Stepwise:
     """Every local step is clipped to `bound` and covered with noise; see this module for what that guarantees.
