@@ -268,16 +268,16 @@ def test_train_makes_the_model_under_the_seed_of_its_training() -> None:
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert torch.equal(results[0].run.engine.start["weight"], start_of(Net, 5)["weight"])
     given = results[0]
-    assert np.array_equal(given.predict("c0", DATA.test_x), ANY.Result.predict(given, "c0", DATA.test_x.tolist()))
+    assert np.array_equal(given.predict(DATA.test_x, "c0"), ANY.Result.predict(given, DATA.test_x.tolist(), "c0"))
     for wrong in ("abc", [["a"] * 6], {"x": 1}):
         with pytest.raises(TacitError, match="what is to be predicted"):
-            given.predict("c0", wrong)
+            given.predict(wrong, "c0")
 
 
 def test_a_client_may_be_named_by_its_number() -> None:
     data = tacit.from_clients({k: (np.eye(4, 3), [0, 1, 0, 1]) for k in range(3)})
     result = tacit.train(data, lambda: nn.Linear(3, 2), tacit.FedAvg(), training=tacit.Training(1), progress=False)
-    assert np.array_equal(ANY.Result.predict(result, 2, np.eye(3)), result.predict("2", np.eye(3)))
+    assert np.array_equal(ANY.Result.predict(result, np.eye(3), 2), result.predict(np.eye(3), "2"))
 
 
 def test_a_batch_beyond_all_rows_is_all_rows_and_takes_no_memory_for_more() -> None:
