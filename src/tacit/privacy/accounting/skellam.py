@@ -29,6 +29,11 @@ class SkellamDpEvent(DpEvent):
     l2: float
     l1: float
 
+    @property
+    def multiplier(self) -> float:
+        """Noise over sensitivity, as for a Gaussian."""
+        return math.sqrt(self.variance) / self.l2
+
 
 @attr.frozen
 class SampledSkellamDpEvent(DpEvent):
