@@ -26,6 +26,9 @@ class OpenRelease(Release):
     def only_clips(self, state: Tree) -> OnlyClips:
         return OnlyClips(torch.inf, lambda inside, *_: (torch.zeros(inside.shape), torch.zeros(inside.shape)))
 
+    def exactly(self, dtype: torch.dtype) -> "OpenRelease":
+        return self
+
     def decode(self, state: Tree, totals: Totals, noise: Noise) -> tuple[Shared, Tree]:
         members = totals.members.sum().clamp(min=1)
         return tree.split(tree.each(lambda leaf: leaf.sum(0) / members.to(leaf.dtype), totals.body)), state

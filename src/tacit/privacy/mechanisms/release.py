@@ -116,8 +116,10 @@ class Release(ABC):
         return body
 
     def exactly(self, dtype: torch.dtype) -> "Release":
-        """The same with exact noise and means of this type; itself, if its noise is not Gaussian."""
-        return self
+        """The same with noise that floating point cannot betray, and means of this type: what a federation asks for."""
+        raise TacitError(
+            f"the noise of {type(self).__name__} is on floating-point numbers: use it in simulations alone"
+        )
 
     def largest_norm(self, state: Tree, size: int) -> float:
         """What no honest client's body of so many numbers exceeds, read in the units of an upload.
