@@ -33,6 +33,7 @@ from tacit.privacy.mechanisms.release import (
     start_bound,
 )
 from tacit.privacy.plan import (
+    Account,
     CalibrationContext,
     Mechanism,
     Plan,
@@ -247,7 +248,8 @@ class Grouped(Mechanism):
     def plan(self, setting: CalibrationContext) -> Plan:
         menu = setting.choices.menu.levels
         merge, notes = self._merge(setting)
-        accounts, multipliers = [], []
+        accounts: list[Account] = []
+        multipliers: list[float] = []
         for j, level in enumerate(menu):
             z = central_noise(level, setting) if level.private and merge.asks(j) else 0.0
             multipliers.append(z)
