@@ -95,9 +95,39 @@ def test_only_the_simulation_imports_the_compiler() -> None:
     assert {room for room, allowed in MAY_IMPORT.items() if "compile" in allowed} == {"simulation"}
 
 
-def test_importing_tacit_costs_little_beyond_torch() -> None:
-    """Nothing heavy is imported before it is used."""
+def test_importing_tacit_costs_little_beyond_torch_and_an_event_is_read_whoever_makes_it() -> None:
+    """Nothing heavy is imported before it is used; a ledger's event brings in what it needs."""
     heavy = ("dp_accounting", "matplotlib", "pandas", "sklearn")
-    code = f"import sys, tacit; print([m for m in {heavy} if m in sys.modules])"
+    event = '{"event": "Skellam", "l1": 1.0, "l2": 1.0, "variance": 4.0}'
+    code = f"import sys, tacit; print([m for m in {heavy} if m in sys.modules])\n"
+    code += f"from tacit.privacy.accounting.events import from_json; print(from_json({event!r}).variance)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    assert out.stdout.split("\n")[:2] == ["[]", "4.0"]
+
+
+def asked_types(path: Path) -> set[str]:
+    """Names of the types that a file asks for with `isinstance`, `issubclass`, or a pattern."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            names |= {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+            names |= {part.attr for part in ast.walk(node.args[1]) if isinstance(part, ast.Attribute)}
+        elif isinstance(node, ast.MatchClass):
+            names |= {part.id for part in ast.walk(node.cls) if isinstance(part, ast.Name)}
+    return names
+
+
+def classes_with_bases(folder: Path, bases: set[str]) -> set[str]:
+    found = (node for file in folder.glob("*.py") for node in ast.parse(file.read_text()).body)
+    kinds = (node for node in found if isinstance(node, ast.ClassDef))
+    return {kind.name for kind in kinds if bases & {base.id for base in kind.bases if isinstance(base, ast.Name)}}
+
+
+def test_nothing_outside_asks_which_mechanism_it_has() -> None:
+    """A mechanism says itself what others must know, so that a new one is one file."""
+    folder = SOURCE / "privacy" / "mechanisms"
+    kinds = classes_with_bases(folder, {"Mechanism", "Release"})
+    assert {"Grouped", "GroupedRelease", "Distributed", "DistributedRelease"} <= kinds
+    kinds |= {"Mechanism", "Release", "Plan"}
+    outside = [path for path in modules() if path.is_relative_to(SOURCE) and path.parent != folder]
+    assert {str(path.relative_to(SOURCE)): asked for path in outside if (asked := asked_types(path) & kinds)} == {}

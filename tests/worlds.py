@@ -11,9 +11,9 @@ from tacit.core.contract import Method, Tree
 from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression, initialise
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule

@@ -8,7 +8,7 @@ from tacit.methods import FedAvg, LocalSgd
 from tacit.models import MLP
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms.requests import Record
+from tacit.privacy.mechanisms import Record
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import Poisson

@@ -12,8 +12,8 @@ from tacit.methods import Ditto, FedAvg, LocalSgd, ServerSgd
 from tacit.models import MLP, FiveLayerCNN, TwoConvCNN
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
+from tacit.privacy.mechanisms import Central
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.mechanisms.requests import Central
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import FixedSize

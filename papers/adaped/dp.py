@@ -22,9 +22,10 @@ from papers.bench import Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results, over
 from tacit import methods as m
 from tacit.privacy.levels import Level
+from tacit.privacy.mechanisms import Central
 from tacit.privacy.mechanisms.clipping import Fixed, Quantile
-from tacit.privacy.mechanisms.requests import Central, Request
 from tacit.privacy.mechanisms.stepwise import Stepwise
+from tacit.privacy.plan import Mechanism
 from tacit.rounds.assemble import Privacy
 
 DELTA, LR = 1e-3, WRITERS_LR
@@ -32,7 +33,7 @@ BOUND, PSI_BOUND = 1e-3, 5e-4  # of a step of mu and of psi: psi moves by about 
 SERVER: Final = Central(Fixed(0.05))  # of ten steps of both: a moving bound would run away with a noisy mu
 EPSILONS: Final = (1.0, 16.0)
 _ALONE: Final[Make] = lambda sgd, own: m.AdaPeDAlone(sgd, own)  # noqa: E731
-WAYS: Final[dict[str, tuple[Make, Request]]] = {
+WAYS: Final[dict[str, tuple[Make, Mechanism]]] = {
     "DP-AdaPeD, messages seen": (METHODS["AdaPeD"], Stepwise(BOUND, PSI_BOUND)),
     "DP-AdaPeD, sum seen": (METHODS["AdaPeD"], Stepwise(BOUND, PSI_BOUND, seen="sum")),
     "DP-AdaPeD, server's noise": (METHODS["AdaPeD"], SERVER),
@@ -48,7 +49,9 @@ OPEN: Final[dict[str, Make]] = {
 Found = dict[str, list[Any]]
 
 
-def measured(bench: Runner, world: World, name: str, make: Make, plan: Request | None, epsilon: float | None) -> Found:
+def measured(
+    bench: Runner, world: World, name: str, make: Make, plan: Mechanism | None, epsilon: float | None
+) -> Found:
     levels = (Level("private", epsilon=epsilon, delta=DELTA),) if plan is not None else ()
     privacy = Privacy() if plan is None else Privacy(plan, levels)
     config = {

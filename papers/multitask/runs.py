@@ -13,11 +13,11 @@ from tacit.estimation.multitask.models import Sharing
 from tacit.estimation.multitask.objective import objective
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression, initialise
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import calibrate
 from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule

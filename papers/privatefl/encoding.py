@@ -11,8 +11,8 @@ import torch
 from papers.bench import Cell, Runner
 from papers.page import Part, Results
 from tacit.core.contract import Shared
-from tacit.privacy.mechanisms.distributed import BODY, Distributed
-from tacit.privacy.mechanisms.distributed_solver import solve
+from tacit.privacy.mechanisms.distributed import BODY, DistributedRelease
+from tacit.privacy.mechanisms.integer_coding import solve
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.release import Totals
 
@@ -52,7 +52,7 @@ def _judge(found: dict[int, Cell]) -> str:
 def measure(size: int) -> Cell:
     """Seconds of the processor, so that what others do on the machine does not count."""
     shape = {"model/w": torch.zeros(size, device="meta")}
-    release = Distributed(solve(1.0, size, 1.0, BITS, 80, 120), shape, float(COHORT))
+    release = DistributedRelease(solve(1.0, size, 1.0, BITS, 80, 120), shape, float(COHORT))
     upload, state = Shared({"w": torch.randn(size)}), release.start()
 
     def encode(turn: int) -> torch.Tensor:

@@ -29,11 +29,11 @@ from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import REGISTRY, FedAvg, Multitask
 from tacit.models import SoftmaxRegression, initialise
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipped_upload_sum import Product
 from tacit.privacy.mechanisms.clipping import Fixed, clip
-from tacit.privacy.mechanisms.distributed import Distributed
+from tacit.privacy.mechanisms.distributed import DistributedRelease
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.rounds.assemble import Privacy, Training, assemble
@@ -174,11 +174,11 @@ class World:
     @property
     def rounding(self) -> float:
         """What the bound may be exceeded by: nothing where numbers are whole."""
-        return 0.0 if isinstance(self.engine.plan.release, Distributed) else 1e-5
+        return 0.0 if isinstance(self.engine.plan.release, DistributedRelease) else 1e-5
 
     def same(self, a: Tensor, b: Tensor) -> bool:
         release = self.engine.plan.release
-        if not isinstance(release, Distributed):
+        if not isinstance(release, DistributedRelease):
             return float((a - b).norm()) <= SAME
         apart = ((a - b) * release.coding.l2).round().abs()  # a number near the middle may be rounded either way
         return float(apart.max()) <= 1 and int(apart.count_nonzero()) <= 2 + 0.02 * len(apart)
@@ -205,7 +205,7 @@ class World:
     def _bare(self, vector: Tensor, client: int) -> Tensor:
         """Without its own noise, in units of the bound: `Distributed` states a sensitivity in integers."""
         release = self.engine.plan.release
-        if not isinstance(release, Distributed) or len(vector) == 1:
+        if not isinstance(release, DistributedRelease) or len(vector) == 1:
             return vector / BOUND
         noise = Seeded(self.engine.keys("release", 0, np.array([client]))[0])
         noise.next_call()  # its rounding

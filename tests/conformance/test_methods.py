@@ -34,8 +34,8 @@ from tacit.methods import (
     ServerAdam,
     ServerSgd,
 )
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.gradient import Counted
 from tacit.rounds.assemble import Assembled, Privacy

@@ -9,7 +9,7 @@ from tacit.core import tree
 from tacit.core.contract import Losses, Method, Reply, Shared, Site, Tree
 from tacit.errors import TacitError
 from tacit.methods import FedAvg, LocalSgd
-from tacit.privacy.accounting.queries import Each
+from tacit.privacy.accounting.sampling import Each
 from tacit.rounds.preflight import interferes
 from tests.worlds import CENTRAL, RECORD, assembled, ragged, run
 

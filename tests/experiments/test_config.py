@@ -30,8 +30,8 @@ from tacit.methods import (
     ServerAdam,
 )
 from tacit.privacy.evaluation import Evaluation
+from tacit.privacy.mechanisms import Grouped, Local, Open, Record
 from tacit.privacy.mechanisms.clipping import Fixed, Quantile
-from tacit.privacy.mechanisms.requests import Grouped, Local, Open, Record
 from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.sampling.cohorts import FixedSize, Poisson
 from tests.experiments.tiny import CONTENT, TEXT, tiny

@@ -9,7 +9,7 @@ import tacit
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments.build import build
-from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy import mechanisms as plans
 from tacit.report.run_folder import Folder
 from tacit.rounds.assemble import assemble
 from tacit.simulation.fingerprint import data_parts, digest

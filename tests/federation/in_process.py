@@ -14,8 +14,8 @@ from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Arrived
 from tacit.federation.protocol.server import FederationServer
 from tacit.federation.protocol.terms import Participant, Rows, Terms, seen_by_anybody, seen_by_server, with_own_rows
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.mechanisms import requests as plans
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import Poisson

@@ -13,11 +13,11 @@ from tacit.core import tree
 from tacit.core.contract import Method
 from tacit.federation.protocol.messages import Answer, pack, unpack
 from tacit.methods import FedAvg, PerFedAvg, PFedMe
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import describe
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy
 from tests.federation.in_process import Wire, World

@@ -17,10 +17,10 @@ from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpac
 from tacit.federation.protocol.server import FederationServer, RoundReport
 from tacit.federation.service.tls import make_node_key
 from tacit.methods import Ditto, FedAvg, LocalOnly
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.evaluate import alone

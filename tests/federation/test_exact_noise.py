@@ -19,10 +19,10 @@ from tacit.experiments.fingerprint import identity
 from tacit.federation.protocol.messages import Answer, unpack
 from tacit.federation.service.experiment import experiment_of, text_of
 from tacit.methods import FedAvg, Multitask
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms import noise as noises
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Quantile
 from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.privacy.plan import EXACT

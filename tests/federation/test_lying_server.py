@@ -25,7 +25,7 @@ from tacit.federation.service.experiment import LEFT_OUT, PERMITTED
 from tacit.federation.service.offer import read_offer
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import key_fingerprint
-from tacit.privacy.mechanisms.distributed_plan import epsilon_alone, own_noise
+from tacit.privacy.mechanisms.distributed import epsilon_alone, own_noise
 
 OFFER = liar.offered(liar.text(invented.DISTRIBUTED))
 

@@ -151,7 +151,7 @@ def test_a_turn_is_masked_once_whatever_the_server_repeats(tmp_path: Path) -> No
 def test_a_threshold_is_kept_to_by_both_sides(tmp_path: Path) -> None:
     """Four of five must stay: with two gone there is no sum, and a server that asks for fewer is refused."""
     world = masked(tmp_path, clients=5, rounds=2, rate=1.0, fresh=True)
-    request = replace(world.privacy.plan, threshold=0.8)  # pyright: ignore[reportArgumentType]
+    request = replace(world.privacy.plan, threshold=0.8)
     world.privacy = replace(world.privacy, plan=request)
     wire = Wire(world.clients(tmp_path))
     server = world.conductor(tmp_path, wire)
@@ -159,7 +159,8 @@ def test_a_threshold_is_kept_to_by_both_sides(tmp_path: Path) -> None:
     first = decode(next(iter(unpack(Ask, wire.asked[0][1]).tensors.values())).numpy().tobytes())
     assert isinstance(first, Round)
     assert first.threshold == 4
-    lower = replace(server.made.engine.plan, request=replace(request, threshold=0.5))
+    plan = server.made.engine.plan
+    lower = replace(plan, release=replace(plan.release, threshold=0.5))  # pyright: ignore[reportArgumentType]
     server.made = server.made._replace(engine=server.made.engine.under(lower))
     told = server.step()
     assert (told.took_part, told.refused) == (0, {"round": 5})

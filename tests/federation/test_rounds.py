@@ -18,10 +18,10 @@ from tacit.errors import StorageError, TacitError
 from tacit.federation.protocol.client import Client
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
 from tacit.methods import Ditto, FedAvg, KeepLocal, Multitask, Scaffold
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.rounds.assemble import Privacy

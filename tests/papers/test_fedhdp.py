@@ -20,8 +20,9 @@ from papers.fedhdp.recipe import DP_FEDAVG, MENU, MNIST, NON_PRIVATE, OPTIMAL, S
 from papers.page import Page, Results, show, write
 from tacit.data.partition import Ids, Pool
 from tacit.experiments.build import build_method, build_privacy, build_training
+from tacit.privacy.mechanisms.grouped import GroupedRelease
 from tacit.privacy.mechanisms.noise import Seeded
-from tacit.privacy.mechanisms.release import Grouped, Totals
+from tacit.privacy.mechanisms.release import Totals
 from tacit.rounds.assemble import assemble
 
 RECIPES = tuple(plan.recipe for plans in reproduce.PAGES.values() for plan in plans)
@@ -81,7 +82,7 @@ def test_ratio_one_has_the_noise_of_dp_fedavg(pool: Pool) -> None:
             build_training(config),
         )
         plan = made.engine.plan
-        assert isinstance(plan.release, Grouped)
+        assert isinstance(plan.release, GroupedRelease)
         levels = len(plan.multipliers)
         body = {name: torch.zeros(levels, *leaf.shape) for name, leaf in made.shapes.upload.items()}
         nothing = Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))

@@ -13,15 +13,15 @@ from tacit.core.contract import Batch, Shared
 from tacit.privacy.accounting.accountant import answer, gaussian_epsilon
 from tacit.privacy.accounting.skellam import SkellamDpEvent
 from tacit.privacy.audit import audit
-from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.mechanisms.distributed import BODY, Distributed
-from tacit.privacy.mechanisms.distributed_solver import Coding, solve
-from tacit.privacy.mechanisms.gradient import Private
+from tacit.privacy.mechanisms.distributed import BODY, DistributedRelease
+from tacit.privacy.mechanisms.grouped import GroupedRelease
+from tacit.privacy.mechanisms.integer_coding import Coding, rotate_back, solve
 from tacit.privacy.mechanisms.level_weights import Weighted
+from tacit.privacy.mechanisms.local import LocalRelease
 from tacit.privacy.mechanisms.noise import Seeded
+from tacit.privacy.mechanisms.record import Private
 from tacit.privacy.mechanisms.release import Totals
-from tacit.privacy.mechanisms.rotation import rotate_back
 
 DELTA, Z, TRIALS, OTHERS = 1e-3, 2.0, 20_000, 20.0
 CLAIM = gaussian_epsilon(Z, DELTA)
@@ -32,14 +32,14 @@ World = Callable[[bool], Tensor]
 
 def shout(bound: float = 1.0, size: float = 50.0) -> float:
     """What is left of an upload that shouts in one direction, after encoding."""
-    release = releases.Grouped(Fixed(bound), (Z,), (1.0,), Weighted((1.0,)))
+    release = GroupedRelease(Fixed(bound), (Z,), (1.0,), Weighted((1.0,)))
     upload = Shared({"w": torch.tensor([size, 0.0])})
     return float(release.encode(release.start(), upload, LEVEL, Seeded.of(0, "x")).body["model/w"][0])
 
 
 def central(z: float = Z, clipped: bool = True, realised: bool = False) -> World:
     """A sum of other clients' uploads; the canary adds its shout. Every coordinate is a trial of its own."""
-    release = releases.Grouped(Fixed(1.0), (z,), (OTHERS,), Weighted((1.0,)))
+    release = GroupedRelease(Fixed(1.0), (z,), (OTHERS,), Weighted((1.0,)))
 
     def scores(canary: bool) -> Tensor:
         voice = (shout() if clipped else 50.0) if canary else 0.0
@@ -53,7 +53,7 @@ def central(z: float = Z, clipped: bool = True, realised: bool = False) -> World
 
 def local(z: float = Z) -> World:
     """One client's message; the two worlds are the two data sets that are furthest apart."""
-    release = releases.Local(Fixed(1.0), (z,), 1.0)
+    release = LocalRelease(Fixed(1.0), (z,), 1.0)
 
     def scores(canary: bool) -> Tensor:
         upload = Shared({"w": torch.tensor([50.0 if canary else -50.0])})
@@ -103,7 +103,7 @@ class Away(Seeded):
 
 def distributed(coding: Coding, kind: type[Seeded] = Seeded) -> World:
     """The sum of a round with as few clients as may be, as the server sees it; the attacker knows the canary."""
-    release = Distributed(coding, {"model/w": torch.zeros(coding.size)}, float(coding.least))
+    release = DistributedRelease(coding, {"model/w": torch.zeros(coding.size)}, float(coding.least))
     quiet = Shared({"w": torch.zeros(coding.size)})
     loud = Shared({"w": rotate_back(torch.full((coding.size,), 50.0), torch.tensor(0))})  # even after the rotation
 

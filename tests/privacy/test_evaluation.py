@@ -11,13 +11,14 @@ import torch
 from tacit.core.contract import Shared
 from tacit.errors import TacitError
 from tacit.methods import FedAvg
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import epsilon, gaussian_multiplier
 from tacit.privacy.evaluation import BOUND, Evaluated, Evaluation, figures, means
 from tacit.privacy.levels import Choices, Level, LevelOptions
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.grouped import GroupedRelease
 from tacit.privacy.mechanisms.noise import Seeded
-from tacit.privacy.mechanisms.release import Grouped, Totals
+from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.rounds.assemble import Privacy
@@ -149,7 +150,7 @@ def test_levels_that_are_not_asked_to_train_are_not_evaluated() -> None:
     assert found.plan.asked.tolist() == [False, True] * (CLIENTS // 2)
     assert not found.plan.levels
     _, weighed = both(plans.Grouped(Fixed(0.5), ratio="optimal"), Evaluation(), setting((LEVEL, Level("open")), half))
-    assert isinstance(weighed.plan.release, Grouped)
+    assert isinstance(weighed.plan.release, GroupedRelease)
     assert weighed.plan.asked.all()
 
 

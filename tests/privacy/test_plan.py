@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import TacitError
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import epsilon
-from tacit.privacy.accounting.queries import Each
+from tacit.privacy.accounting.sampling import Each
 from tacit.privacy.levels import Among, Choices, Level, LevelOptions, by_client, by_fraction, read_choices
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.plan import CalibrationContext
 from tacit.sampling.cohorts import Poisson, PoissonBatches, Shuffled

@@ -13,12 +13,12 @@ from tacit.core import tree
 from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg, LocalOnly
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import moved
 from tacit.privacy.level_periods import accounts
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.membership import Change
 from tacit.rounds.assemble import Privacy

@@ -13,11 +13,11 @@ from tacit.core import tree
 from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg, LocalOnly
 from tacit.methods.optimizers import LocalSgd
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed, Quantile
-from tacit.privacy.plan import Request
+from tacit.privacy.plan import Mechanism
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Report, Run, Schedule
 from tacit.sampling.cohorts import FixedSize, Poisson
@@ -148,7 +148,7 @@ def test_a_calibrated_run_uses_all_of_its_rounds() -> None:
 
 
 @pytest.mark.parametrize("plan", [plans.Local(participations=2), plans.Record(participations=2)])
-def test_a_client_whose_budget_is_used_up_is_no_longer_asked(plan: Request) -> None:
+def test_a_client_whose_budget_is_used_up_is_no_longer_asked(plan: Mechanism) -> None:
     privacy = Privacy(plan, (Level("private", epsilon=4.0, delta=1e-3),), allow_large_delta=True)
     it = run(FedAvg(), privacy, rounds=30, rate=0.5)
     outcome = it.go()

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import TacitError
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level, LevelOptions, by_fraction
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.plan import CalibrationContext, Plan, Request
+from tacit.privacy.plan import CalibrationContext, Mechanism, Plan
 from tacit.sampling.cohorts import LimitedParticipation, Shuffled
 
 LEVEL = Level("private", 4.0, 1e-3)
@@ -75,7 +75,7 @@ def test_more_rounds_than_cohorts_are_refused_before_anything_is_drawn() -> None
     "request_", [plans.Central(Fixed(1.0)), plans.Grouped(Fixed(1.0)), plans.Distributed(Fixed(1.0))]
 )
 @pytest.mark.parametrize("times", [1, 2])
-def test_each_participation_is_charged_to_the_client_without_amplification(request_: Request, times: int) -> None:
+def test_each_participation_is_charged_to_the_client_without_amplification(request_: Mechanism, times: int) -> None:
     plan = request_.plan(setting(LimitedParticipation(10, times), 10 * times))
     account = plan.client(7)
     assert account is not None

@@ -13,9 +13,9 @@ from torch import nn
 from tacit.core.contract import Tree
 from tacit.data.dataset import FederatedDataset
 from tacit.methods import FedAvg
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule

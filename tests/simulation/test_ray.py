@@ -15,7 +15,7 @@ from tacit.core.contract import Method
 from tacit.errors import TacitError
 from tacit.experiments.config import fingerprint
 from tacit.methods import Ditto, FedAvg, Multitask, Scaffold
-from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.membership import Change
 from tacit.rounds.assemble import Privacy, Training

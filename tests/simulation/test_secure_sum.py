@@ -14,7 +14,7 @@ from tacit.experiments.build import build
 from tacit.experiments.config import fingerprint
 from tacit.experiments.fingerprint import plain
 from tacit.methods import Ditto, FedAvg, LocalOnly
-from tacit.privacy.mechanisms import requests as plans
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.loop import Run

@@ -19,10 +19,11 @@ from tacit.models.input_transform import NAME
 from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.levels import Among, Level, read_choices
+from tacit.privacy.mechanisms import MECHANISMS
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile
 from tacit.privacy.membership import Change, read_changes
-from tacit.privacy.plan import Request
-from tacit.rounds.assemble import PLANS, Privacy, Training, default_plan
+from tacit.privacy.plan import Mechanism
+from tacit.rounds.assemble import Privacy, Training, default_plan
 from tacit.rounds.loop import Schedule
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import FixedSize, LimitedParticipation, Poisson
@@ -216,7 +217,7 @@ def build_privacy(config: Config) -> Privacy:
     levels = tuple(Level(name, **_given(table)) for name, table in config.levels.items()) or (Level("open"),)
     private = [level.name for level in levels if level.private]
     default = default_plan(levels)
-    name = config.privacy.plan or next(each for each, kind in PLANS.items() if isinstance(default, kind))
+    name = config.privacy.plan or default.name
     if name == "open" and private and config.method.name != "local-only":
         raise TacitError(
             f"privacy.plan is 'open', which adds no noise, so level '{private[0]}' would have no guarantee: "
@@ -264,13 +265,13 @@ def _changes(config: Config) -> tuple[Change, ...]:
     return tuple(Change(table.round, client, table.level) for table in tables for client in table.clients)
 
 
-def _plan(name: str, table: PrivacyTable) -> Request:
-    request: Any = PLANS[name]
+def _plan(name: str, table: PrivacyTable) -> Mechanism:
+    request = MECHANISMS[name]
     known = [field.name for field in dataclasses.fields(request)]
     given = {key: value for key, value in _given(table).items() if key not in _FOR_ALL}
     for key in given:
         if key not in known:
-            others = ", ".join(other for other, kind in PLANS.items() if key in kind.__dataclass_fields__)
+            others = ", ".join(other for other, kind in MECHANISMS.items() if key in kind.__dataclass_fields__)
             raise TacitError(
                 f"privacy.{key} is {given[key]!r}, and plan '{name}' does not use it: leave it out, or use {others}"
             )

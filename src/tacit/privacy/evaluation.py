@@ -2,7 +2,8 @@
 
 Every client that is asked has two figures, the accuracy of the shared model and that of its own, on its own test rows.
 Each lies in [0, 1] whatever the data is; less 1/2, the two are a vector of norm at most C = sqrt(2) / 2. It leaves the
-client as an upload does under the plan in force, and the sum is divided by the number of clients that are on the list:
+client as an upload does under the plan in force (`Mechanism.for_figures`), and the sum is divided by the number of
+clients that are on the list:
 
 - `Central`, `Grouped`: the server adds noise to each level's sum. Without a client a sum moves by at most C.
 - `Local`, `Stepwise`, `Open`: the client adds it. Any two vectors are at most 2 C apart.
@@ -32,13 +33,8 @@ from tacit.core.contract import Shared, Tree
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Relation
 from tacit.privacy.levels import Choices, Level, LevelOptions
-from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.mechanisms.distributed import Distributed as InShares
-from tacit.privacy.mechanisms.level_weights import Weighted
-from tacit.privacy.mechanisms.requests import Central, Distributed, Grouped, Local, Record
-from tacit.privacy.mechanisms.stepwise import Stepwise
-from tacit.privacy.plan import Account, CalibrationContext, Plan, Request
+from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan
 
 FIGURES: Final = ("shared", "personal")
 CENTRE: Final = 0.5
@@ -77,7 +73,7 @@ class Evaluated(NamedTuple):
     @property
     def std(self) -> float:
         """Of the noise in each figure's mean."""
-        return _std(self.plan.release, self.plan)
+        return self.plan.release.std_of_mean(self.plan.setting.choices.level)
 
     @property
     def beside(self) -> Mapping[str, Mapping[Any, int]]:
@@ -104,9 +100,10 @@ class Evaluation:
         if not 0 < self.share < 1:
             raise TacitError(f"evaluate.share must lie between 0 and 1, not {self.share}: 0.1 leaves most to training")
 
-    def plan(self, request: Request, setting: CalibrationContext) -> Evaluated:
-        self._refuse(request, setting)
-        times, sampler = math.ceil(setting.rounds / self.every), setting.sampler
+    def plan(self, mechanism: Mechanism, setting: CalibrationContext) -> Evaluated:
+        times, sampler, by_record = math.ceil(setting.rounds / self.every), setting.sampler, mechanism.unit == "record"
+        inner = mechanism.for_figures(Fixed(BOUND), times)
+        _refuse(setting)
         menu = LevelOptions(tuple(self._part(level) for level in setting.choices.menu.levels))
         asked = setting._replace(
             choices=Choices(menu, setting.choices.level),
@@ -114,31 +111,26 @@ class Evaluation:
             rounds=times,
             upload=tree.each(lambda leaf: leaf.to("meta"), blank()),
             # there the unit is a record, and training's plan compares delta with the numbers of rows
-            allow_large_delta=setting.allow_large_delta or isinstance(request, Record),
+            allow_large_delta=setting.allow_large_delta or by_record,
         )
-        plan = _own(request, times).plan(asked)
-        return Evaluated(_charged(plan, setting.choices, isinstance(request, Record)), self.every)
+        return Evaluated(_charged(inner.plan(asked), setting.choices, by_record), self.every)
 
     def _part(self, level: Level) -> Level:
         return replace(level, epsilon=level.epsilon * self.share) if level.epsilon is not None else level
 
-    def _refuse(self, request: Request, setting: CalibrationContext) -> None:
-        if setting.most is not None:
+
+def _refuse(setting: CalibrationContext) -> None:
+    if setting.most is not None:
+        raise TacitError(
+            f"a client is asked at most {setting.most} times, and an evaluation asks everybody: set "
+            "evaluate.deployment to 'off', or leave out times"
+        )
+    for level, members in zip(setting.choices.menu.levels, setting.choices.counts, strict=True):
+        if members and level.private and level.epsilon is None:
             raise TacitError(
-                f"a client is asked at most {setting.most} times, and an evaluation asks everybody: set "
-                "evaluate.deployment to 'off', or leave out times"
+                f"level '{level.name}' has a noise and no epsilon, of which an evaluation could take a share: give "
+                "it an epsilon, or set evaluate.deployment to 'off'"
             )
-        if isinstance(request, Stepwise) and request.seen == "sum":
-            raise TacitError(
-                "with seen = 'sum' noise is in shares of floats, which no masked sum of a federation carries, so that "
-                "figures cannot be protected alike: set evaluate.deployment to 'off', or use plan 'distributed'"
-            )
-        for level, members in zip(setting.choices.menu.levels, setting.choices.counts, strict=True):
-            if members and level.private and level.epsilon is None:
-                raise TacitError(
-                    f"level '{level.name}' has a noise and no epsilon, of which an evaluation could take a share: give "
-                    "it an epsilon, or set evaluate.deployment to 'off'"
-                )
 
 
 def figures(values: Sequence[float]) -> Tree:
@@ -157,18 +149,6 @@ def blank() -> Tree:
     return tree.join(Shared(figures([CENTRE] * len(FIGURES))))
 
 
-def _own(request: Request, times: int) -> Request:
-    """The request that protects figures as `request` protects uploads."""
-    clip = Fixed(BOUND)
-    if isinstance(request, Central):
-        return Central(clip)
-    if isinstance(request, Grouped):
-        return Grouped(clip, ratio=0.0 if request.ratio == 0 else 1.0)
-    if isinstance(request, Distributed):
-        return replace(request, clip=clip, participations=times, project=False)
-    return Local(clip, participations=times)
-
-
 def _charged(plan: Plan, choices: Choices, by_record: bool) -> Plan:
     """With the accounts that pay for training: their scopes, their whole epsilon, their unit."""
 
@@ -185,19 +165,3 @@ def _charged(plan: Plan, choices: Choices, by_record: bool) -> Plan:
         levels=tuple(each for each in levels if each is not None),
         client=lambda k: account(plan.client(k), choices.of(k)),
     )
-
-
-def _std(release: releases.Release, plan: Plan) -> float:
-    if isinstance(release, InShares):
-        return release.coding.std / release.expected
-    if isinstance(release, releases.Grouped):
-        weights = release.merge.weights if isinstance(release.merge, Weighted) else ()
-        noise = (
-            w * z * release.sensitivity * BOUND / expected
-            for w, z, expected in zip(weights, release.multipliers, release.expected, strict=True)
-            if expected
-        )
-        return math.hypot(*noise)
-    assert isinstance(release, releases.Local)
-    each = 2 * BOUND * np.array(release.multipliers)[plan.setting.choices.level]
-    return float(np.sqrt(np.square(each).sum())) / release.expected

@@ -1,10 +1,10 @@
-"""The one place where sampler, gradient, release and accountant meet.
+"""The one place where sampler, gradient, mechanism and accountant meet.
 
-A request (`requests.py`: `Open`, `Central`, `Grouped`, `Local`, `Record`, `Distributed`) becomes a `Plan` in a setting:
-who takes part, how often, with how much data. The plan carries the noise, calibrated for the whole run, and says what
-each round costs whom. Read these two files to check a claim.
+A mechanism (a file each in `mechanisms/`) becomes a `Plan` in a setting: who takes part, how often, with how much data.
+The plan carries the noise, calibrated for the whole run, and says what each round costs whom. Read this file and the
+mechanism's own to check a claim.
 
-| plan    | unit of privacy  | who clips    | who adds noise | against whom           | neighbours          |
+| mechanism | unit of privacy | who clips    | who adds noise | against whom           | neighbours          |
 |---------|------------------|--------------|----------------|------------------------|---------------------|
 | Open    | none             | -            | -              | -                      | -                   |
 | Central | client           | encode       | the server     | who sees the models    | the sampler's       |
@@ -15,29 +15,37 @@ each round costs whom. Read these two files to check a claim.
 | Stepwise, sum      | client | guard        | encode         | who sees the sum alone | zero-out            |
 | Distributed | client       | encode       | encode, shares | the server, readers    | zero-out            |
 
-`Stepwise` is in a file of its own, with its proof, and so is `Distributed` (`distributed_plan.py`).
+Noise is calibrated for each level to the whole run, as if a member stayed for all of its rounds: a client that changes
+its level meets the noise that the level has anyway.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from tacit.core.contract import Tree
-from tacit.privacy.accounting.accountant import Accountant, Relation
-from tacit.privacy.accounting.queries import Each, Queries
-from tacit.privacy.accounting.sampling import BatchRule, Sampler
-from tacit.privacy.levels import Choices
-from tacit.privacy.mechanisms.release import Grouped, Local, Release
+from tacit.errors import TacitError
+from tacit.privacy.accounting.accountant import Accountant, Relation, calibrate
+from tacit.privacy.accounting.sampling import BatchRule, Each, Queries, Sampler
+from tacit.privacy.levels import Choices, Level
 
 if TYPE_CHECKING:
     from tacit.privacy.evaluation import Evaluated
+    from tacit.privacy.mechanisms.clipping import Clip
+    from tacit.privacy.mechanisms.record import RecordNoise
+    from tacit.privacy.mechanisms.release import Release
     from tacit.privacy.mechanisms.stepwise import StepNoise
 
+Unit = Literal["none", "client", "record"]
+Seen = Literal["uploads", "messages", "sum"]
+"""What the server sees of a client: its clipped upload, which it is trusted with; a message that carries all of its
+noise; or nothing but a sum over many."""
 
 EXACT: Final = (
     "noise is exact: discrete Gaussian on a lattice of integers, 2^26 steps for a noise of at least one clip bound"
@@ -49,12 +57,12 @@ class CalibrationContext(NamedTuple):
     """The public facts that a plan is calibrated to."""
 
     ids: Sequence[str]
-    sizes: np.ndarray  # rows of each client; under Record treated as public
+    sizes: np.ndarray  # rows of each client; treated as public where the unit is a record
     choices: Choices
     sampler: Sampler
     batches: BatchRule
     rounds: int
-    queries: Queries = Each()  # private gradients on each batch of a client; under Record
+    queries: Queries = Each()  # private gradients on each batch of a client; where the unit is a record
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
     drop: float = 0.0  # probability that a client that was asked sends nothing; the divisor of a mean ignores it
@@ -92,14 +100,52 @@ class Account:
     delta: float
 
 
-@dataclass(frozen=True, eq=False)
-class RecordNoise:
-    """Per-example clipping and noise on the clients: what `private_grad` does under `Record`."""
+class Words(NamedTuple):
+    """What people are told of a plan.
 
-    bound: float
-    multipliers: np.ndarray  # z of each client, 0 where it opted out
-    expected: np.ndarray  # expected batch size of each client
-    exact: bool = False
+    `against`: whom its guarantee holds against, in reports. `to_member`: whom somebody trusts who joins a federation.
+    `shared`: a level's members have one account, so that its figure is everybody's; else it is the largest of theirs.
+    """
+
+    against: str = ""
+    to_member: str = ""
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Mechanism(ABC):
+    """What a user asks for: a frozen dataclass whose fields are its options, in Python and in an experiment's file.
+
+    It states its unit, who sees what, and in words whom it protects from whom; `plan` calibrates it to a setting, with
+    the release through which uploads leave. Nothing outside of its file asks which mechanism it is.
+    """
+
+    name: ClassVar[str]  # in an experiment's file
+    unit: ClassVar[Unit] = "client"
+    words: ClassVar[Mapping[str, Words]]  # by the name of a plan that it makes
+
+    @property
+    @abstractmethod
+    def server_sees(self) -> Seen: ...
+
+    @property
+    def plan_name(self) -> str:
+        """The plan by what a level's epsilon limits under it. A member of a federation agrees to this name."""
+        return self.name
+
+    @abstractmethod
+    def plan(self, setting: CalibrationContext) -> "Plan":
+        """Calibrated: the noise for the whole run, and what each round costs whom."""
+        ...
+
+    def for_figures(self, clip: "Clip", times: int) -> "Mechanism":
+        """What protects members' accuracies, of norm at most the clip bound, as this protects uploads.
+
+        Unless a mechanism says otherwise each client adds the whole noise to its own: nobody is trusted.
+        """
+        from tacit.privacy.mechanisms.local import Local
+
+        return Local(clip, participations=times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,27 +153,41 @@ class Plan:
     """What a run may release and its price. `levels` are charged every round, `client` when it takes part."""
 
     name: str
-    request: "Request"
+    mechanism: Mechanism
     setting: CalibrationContext
-    release: Release
-    unit: str = "none"
+    release: "Release"
     relation: Relation = "add/remove"
     levels: tuple[Account, ...] = ()
     client: Callable[[int], Account | None] = lambda _: None
     beside: Callable[[np.ndarray], Sequence[Account]] = lambda _: ()  # charged to be known, without a limit
-    record: RecordNoise | None = None
+    alone: Mapping[Any, int] = field(default_factory=dict)  # what a run costs a client whose own share is all the noise
+    record: "RecordNoise | None" = None
     project: bool = False  # clip what would be uploaded after every local step, too
     steps: "StepNoise | None" = None
-    summed: bool = False  # the noise is sized for a sum: nobody may see a message alone
     secure_sum: bool = False  # a simulation, too, sums by secure aggregation
     multipliers: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     asked_levels: tuple[bool, ...] | None = None
+    uploads: bool = True  # False: nothing leaves, so nothing is owed
     evaluation: "Evaluated | None" = None  # in a deployment, of the models on the clients' own test rows
+
+    @property
+    def unit(self) -> Unit:
+        return self.mechanism.unit
 
     @property
     def private(self) -> bool:
         return self.unit != "none"
+
+    @property
+    def summed(self) -> bool:
+        """The noise is sized for a sum: nobody may see a message alone."""
+        return self.mechanism.server_sees == "sum"
+
+    @property
+    def trusts_server(self) -> bool:
+        """Clients send their uploads without noise, for the server to add it: then only what it releases counts."""
+        return self.mechanism.server_sees == "uploads"
 
     @cached_property
     def asked(self) -> np.ndarray:
@@ -148,10 +208,15 @@ class Plan:
 
     def moved(self, choices: Choices, asked: np.ndarray) -> "Plan":
         """The plan of the rounds after a change of levels: the same noise, weights and divisors of who is asked now."""
-        plan = self.request.plan(self.setting._replace(choices=choices, asked=asked))
+        plan = self.mechanism.plan(self.setting._replace(choices=choices, asked=asked))
+        plan = plan if self.uploads else plan.without_upload()
         if self.setting.exact:
             return plan.exactly()
         return plan.with_fast_noise() if FAST in self.notes else plan
+
+    def without_upload(self) -> "Plan":
+        """The same for a method that uploads nothing: nothing leaves, so nothing is owed."""
+        return replace(self, uploads=False, levels=(), client=lambda _: None, beside=lambda _: ())
 
     def with_fast_noise(self) -> "Plan":
         """The same, and it says of its Gaussian noise what it is."""
@@ -166,11 +231,10 @@ class Plan:
         if self.summed:
             return self
         dtype = next((leaf.dtype for leaf in self.setting.upload.values()), torch.float32)
-        release = self.release
         return replace(
             self,
             setting=self.setting._replace(exact=True),
-            release=replace(release, exact=dtype) if isinstance(release, Grouped | Local) else release,
+            release=self.release.exactly(dtype),
             record=self.record and replace(self.record, exact=True),
             steps=self.steps and replace(self.steps, exact=True),
             evaluation=self.evaluation and self.evaluation._replace(plan=self.evaluation.plan.exactly()),
@@ -182,8 +246,97 @@ class Plan:
         return {account.scope.removeprefix("level:"): account for account in self.levels}
 
 
-@runtime_checkable
-class Request(Protocol):
-    """What a user asks for; `plan` calibrates it to a setting."""
+def gaussian_event(z: float) -> Any:
+    from dp_accounting import GaussianDpEvent
 
-    def plan(self, setting: CalibrationContext) -> Plan: ...
+    return GaussianDpEvent(z) if z > 0 else None
+
+
+def multiplier_of(event: Any) -> float:
+    """The noise multiplier of one query, all of whose event's parts have the same."""
+    while not hasattr(event, "noise_multiplier"):
+        event = event.events[0] if hasattr(event, "events") else event.event
+    return float(event.noise_multiplier)
+
+
+def account_for(scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> Account:
+    return Account(scope, unit, relation, event, count, level.epsilon, level.delta or 0.0)
+
+
+def noise_for(
+    level: Level,
+    setting: CalibrationContext,
+    event_of: Callable[[float], Any],
+    times: int,
+    relation: Relation,
+    units: int,
+) -> float:
+    """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run.
+
+    The budget is that of all that the level's accounts will be charged, `setting.beside` included.
+    """
+    if not level.private:
+        return 0.0
+    assert level.delta is not None  # a private level has one
+    if level.delta >= 1 / units and not setting.allow_large_delta:
+        raise TacitError(
+            f"delta {level.delta:g} of level '{level.name}' is not below 1/{units}: a mechanism could publish "
+            f"somebody's data whole; choose at most {0.1 / units:.1g}, or set allow_large_delta"
+        )
+    if level.noise is not None:
+        return level.noise
+    assert level.epsilon is not None
+    beside = setting.beside.get(level.name, {})
+    return calibrate(event_of, level.epsilon, level.delta, relation, setting.accountant, max(times, 1), beside)
+
+
+def central_noise(level: Level, setting: CalibrationContext) -> float:
+    """z of a sum with a trusted server: for all rounds, or for as many as the sampler asks a client in."""
+    population = len(setting.ids)
+
+    def event_of(z: float) -> Any:
+        return setting.sampler.event(gaussian_event(z), population)
+
+    times = setting.rounds if setting.most is None else setting.most
+    return noise_for(level, setting, event_of, times, setting.sampler.relation, population)
+
+
+def by_participation(plan: Plan) -> Plan:
+    """`plan`, whose levels pay for every round, where the sampler limits how often a client takes part.
+
+    A client's contribution enters the sums of its own rounds and no other, and which these are is public: they compose,
+    the other rounds are functions of what was released and of others' data. So each participation is charged to the
+    client, whoever knows of it, and the level owes nothing.
+    """
+    setting, own = plan.setting, {account.scope: account for account in plan.levels}
+    if setting.most is None:
+        return plan
+
+    def client(k: int) -> Account | None:
+        account = own.get(f"level:{setting.choices.of(k).name}")
+        return account and replace(account, scope=f"client:{setting.ids[k]}")
+
+    said = f"a client is asked at most {setting.most} times in the run; each is charged, and no sampling is credited"
+    return replace(plan, name=f"{plan.name}-rota", levels=(), client=client, notes=(*plan.notes, said))
+
+
+def participations_of(given: int | None, setting: CalibrationContext) -> int:
+    if given is not None:
+        if given < 1:
+            raise TacitError(f"participations must be at least 1, not {given}")
+        return given
+    if setting.most is not None:
+        return setting.most
+    from scipy.stats import binom
+
+    return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate * (1 - setting.drop))))
+
+
+def only_level(setting: CalibrationContext) -> Level:
+    """The level that everybody is at, where noise comes in shares: a smaller share would protect others less."""
+    menu, counts = setting.choices.menu.levels, setting.choices.counts
+    used = [level for level, n in zip(menu, counts, strict=True) if n]
+    if len(used) != 1 or not used[0].private:
+        names = [level.name for level in used]
+        raise TacitError(f"noise in shares makes one sum, so there is one private level, but clients chose {names}")
+    return used[0]

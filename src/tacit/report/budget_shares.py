@@ -13,8 +13,9 @@ from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import answer
 from tacit.privacy.ledger.statement import shown
 from tacit.privacy.levels import Level, LevelOptions, by_fraction
+from tacit.privacy.mechanisms import Distributed
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.mechanisms.distributed_plan import ZERO_OUT, Distributed
+from tacit.privacy.mechanisms.distributed import ZERO_OUT
 from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.sampling.cohorts import Poisson, Shuffled
 
@@ -94,7 +95,7 @@ def _both(plan: Plan, delta: float) -> dict[str, float]:
 
 
 def _times(plan: Plan) -> int:
-    from tacit.privacy.accounting.calibration import participations_of
+    from tacit.privacy.plan import participations_of
 
     return participations_of(None, plan.setting)
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from tacit.privacy.ledger.statement import SIMULATION
+from tacit.privacy.mechanisms import words_of
 from tacit.report.facts import Facts, Promise
 
 Spent = Mapping[str, float]
@@ -12,20 +13,6 @@ PERSONAL = (
     "Personal models stay on their clients: the guarantees cover what is released, not a personal model given away."
 )
 
-_TRUSTED = "against whoever sees the released models, but not who took part in which round; the server is trusted"
-_TRUSTED_ROTA = "against whoever sees the released models and knows who took part in which round; the server is trusted"
-_AGAINST = {
-    "central": _TRUSTED,
-    "grouped": _TRUSTED,
-    "central-rota": _TRUSTED_ROTA,
-    "grouped-rota": _TRUSTED_ROTA,
-    "local": "against everybody, the server included",
-    "record": "against everybody, the server included",
-    "stepwise": "against everybody, the server included",
-    "stepwise-sum": "against a server that sees sums alone, as long as no client drops out",
-    "distributed": "against everybody, the server included, as long as it sees only the sum of the clients' messages",
-    "distributed-released": "against whoever sees the released models, but not who took part in which round",
-}
 _UNIT = {"client": "client-level", "record": "record-level"}
 _NEIGHBOURS = {
     "add/remove": "add/remove one {unit}",
@@ -123,9 +110,9 @@ def sentence(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
     unit = f"{_UNIT[facts.unit]} differential privacy ({neighbours(promise, facts.unit)})"
     budget = f", of a budget of {promise.budget:g}" if promise.budget is not None else ", no budget was set"
     so_far = f"epsilon {_figures(epsilon)} at delta {promise.delta:g}{budget}" if epsilon else "nothing spent yet"
-    differ = facts.plan not in ("central", "grouped", "distributed-released") or facts.changed
-    worst = " The figure is that of the client that spent most." if differ else ""
-    return f"{who}{unit}, {so_far}; {_AGAINST.get(facts.plan, '')}.{worst}{_past(promise)}"
+    words = words_of(facts.plan)
+    worst = " The figure is that of the client that spent most." if facts.changed or not words.shared else ""
+    return f"{who}{unit}, {so_far}; {words.against}.{worst}{_past(promise)}"
 
 
 def _past(promise: Promise) -> str:

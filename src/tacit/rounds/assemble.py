@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,17 +16,15 @@ from tacit.data.dataset import FederatedDataset
 from tacit.data.validate import unknown
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import Accountant
 from tacit.privacy.accounting.sampling import BatchRule, Sampler
 from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.levels import Choices, Level, LevelOptions, Share, by_client, by_fraction
-from tacit.privacy.mechanisms import release as releases
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.noise import NoiseKind
-from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.privacy.membership import Change, LevelHistory
 from tacit.privacy.membership import check as check_changes
-from tacit.privacy.plan import CalibrationContext, Plan, Request
+from tacit.privacy.plan import CalibrationContext, Mechanism, Plan
 from tacit.rounds.preflight import Probe, count_queries, interferes, probe
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
@@ -75,9 +73,9 @@ class Training:
         if self.chunk is not None and self.chunk < 1:
             raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
 
-    def batches(self, request: Request) -> BatchRule:
-        """Under `Record` rows are drawn as the accountant assumes; elsewhere in shuffled passes."""
-        if isinstance(request, plans.Record):
+    def batches(self, mechanism: Mechanism) -> BatchRule:
+        """Where the unit is a record, rows are drawn as the accountant assumes; elsewhere in shuffled passes."""
+        if mechanism.unit == "record":
             if self.steps is not None:
                 raise TacitError("the record plan trains for epochs of Poisson batches: leave out steps")
             return PoissonBatches(self.batch, self.epochs)
@@ -98,7 +96,7 @@ class Privacy:
     adds, discrete Gaussian noise on integers (`privacy/mechanisms/discrete_gaussian.py`). Both are seeded.
     """
 
-    plan: Request = field(default=None, metadata={"short": lambda name: plan_named(name)()})  # type: ignore[assignment]
+    plan: Mechanism = field(default=None, metadata={"short": lambda name: plan_named(name)()})  # type: ignore[assignment]
     levels: tuple[Level, ...] = (Level("open"),)
     choices: Mapping[str, Share | str] = field(default_factory=dict)
     accountant: Accountant = "pld"
@@ -127,24 +125,13 @@ class Privacy:
         return by_fraction(menu, federation.clients, shares, seed, federation.class_counts())
 
 
-PLANS: Final[Mapping[str, type[Any]]] = {
-    "open": plans.Open,
-    "central": plans.Central,
-    "grouped": plans.Grouped,
-    "local": plans.Local,
-    "record": plans.Record,
-    "stepwise": Stepwise,
-    "distributed": plans.Distributed,
-}
-
-
 def plan_named(name: str) -> type[Any]:
-    if name not in PLANS:
-        raise unknown("plan", str(name), PLANS)
-    return PLANS[name]
+    if name not in plans.MECHANISMS:
+        raise unknown("plan", str(name), plans.MECHANISMS)
+    return plans.MECHANISMS[name]
 
 
-def default_plan(levels: Sequence[Level]) -> Request:
+def default_plan(levels: Sequence[Level]) -> Mechanism:
     """The plan where none is named, in Python as in a file: what is promised is kept."""
     return plans.Grouped() if any(level.private for level in levels) else plans.Open()
 
@@ -184,7 +171,7 @@ def assemble(
     if shapes.upload:
         _refuse_empty_promises(privacy)
     setting = _setting(federation, privacy, training, sizes, shapes)
-    if isinstance(privacy.plan, plans.Record):  # no other plan pays by the query
+    if privacy.plan.unit == "record":  # no other plan pays by the query
         lengths = {setting.batches.steps(int(n)) for n in sizes}
         setting = setting._replace(queries=count_queries(method, task, federation, start, lengths))
     plan = _plan(privacy, setting)
@@ -209,7 +196,7 @@ def assemble(
 def _refuse_empty_promises(privacy: Privacy) -> None:
     """Where nothing is uploaded any promise is kept."""
     promised = [level for level in privacy.levels if level.private]
-    if isinstance(privacy.plan, plans.Open) and promised:
+    if privacy.plan.unit == "none" and promised:
         raise TacitError(
             f"level '{promised[0].name}' promises {promised[0].guarantee}, and the plan Open adds no noise: "
             "leave out the plan or use Grouped, or leave out the level's epsilon and noise"
@@ -277,7 +264,7 @@ def _rehearse(plan: Plan, changes: Sequence[Change]) -> None:
 def _refuse(
     plan: Plan, model: nn.Module, method: Method, task: ModuleTask, federation: FederatedDataset, start: Tree
 ) -> None:
-    alone = isinstance(plan.release, releases.Local) and not plan.summed  # a message carries all of its noise
+    alone = plan.mechanism.server_sees == "messages" and plan.steps is None  # a message carries all of its noise
     if method.gather and plan.unit == "client" and not alone:
         raise TacitError(
             f"{type(method).__name__} needs every client's own message, and under plan '{plan.name}' the server would "

@@ -18,7 +18,6 @@ from tacit.privacy.ledger.chain import read_head
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms.noise import Noise, Seeded
 from tacit.privacy.mechanisms.release import Totals
-from tacit.privacy.mechanisms.requests import NoUpload
 from tacit.privacy.membership import Change
 from tacit.privacy.plan import Plan
 from tacit.rounds import checkpoint
@@ -128,7 +127,7 @@ class Run:
         self.engine, self.ledger, self.schedule = engine, ledger, schedule
         self.plan: Plan = engine.plan
         if not shapes.upload:  # nothing leaves, so nothing is owed
-            self.plan = NoUpload(self.plan.request).of(self.plan)
+            self.plan = self.plan.without_upload()
         self._first, self._changes = self.plan, changes
         self._shapes, self._fingerprint, self._watchers = shapes, fingerprint, watchers
         self._checkpoint = None if folder is None else folder / "checkpoint.bin"

@@ -27,7 +27,7 @@ from tacit.core import rng, tree
 from tacit.core.contract import Batch, Gradient, Losses, Method, Reply, Shared, Site, Task, Tree
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
-from tacit.privacy.accounting.queries import Counts
+from tacit.privacy.accounting.sampling import Counts
 from tacit.privacy.mechanisms.clipping import clip
 from tacit.privacy.mechanisms.gradient import Counted, Exact
 

@@ -16,10 +16,10 @@ from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
 from tacit.privacy.mechanisms.clipped_upload_sum import Operand, Uploads
 from tacit.privacy.mechanisms.clipping import clip
-from tacit.privacy.mechanisms.encoded_sum import encode_all
-from tacit.privacy.mechanisms.gradient import Counted, Exact, Private
+from tacit.privacy.mechanisms.gradient import Counted, Exact
 from tacit.privacy.mechanisms.noise import Noise, Seeded
-from tacit.privacy.mechanisms.release import Message
+from tacit.privacy.mechanisms.record import Private
+from tacit.privacy.mechanisms.release import Message, encode_all
 from tacit.privacy.mechanisms.stepwise import StepGuard, StepNoise
 from tacit.privacy.plan import Plan
 from tacit.sampling.availability import Availability

@@ -19,8 +19,7 @@ from tacit.core.contract import Shared, Tree
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
 from tacit.privacy.mechanisms.clipped_upload_sum import Uploads
-from tacit.privacy.mechanisms.encoded_sum import encode_all, encoded_sum, sum_messages
-from tacit.privacy.mechanisms.release import Totals
+from tacit.privacy.mechanisms.release import Totals, encode_all, encoded_sum, sum_messages
 from tacit.privacy.plan import Plan
 from tacit.simulation import secure_sum
 from tacit.simulation.chunks import Chunking, Compile, Inputs, Shape, outputs

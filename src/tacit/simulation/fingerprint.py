@@ -32,8 +32,8 @@ def identity(engine: ClientProgram, changes: Sequence[Change] = ()) -> str:
     said = (
         engine.method,
         engine.task.module,
-        engine.plan.request,
-        engine.plan.evaluation and engine.plan.evaluation.plan.request,
+        engine.plan.mechanism,
+        engine.plan.evaluation and engine.plan.evaluation.plan.mechanism,
         setting.choices.menu,
         setting.sampler,
         setting.batches,

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import TacitError
-from tacit.privacy.mechanisms.distributed import BODY, Distributed
-from tacit.privacy.mechanisms.distributed_plan import Distributed as Request
-from tacit.privacy.mechanisms.release import Totals
+from tacit.privacy.mechanisms.release import MaskedSum, Totals
 from tacit.privacy.plan import Plan
 
 
@@ -28,32 +26,25 @@ def totals(plan: Plan, blank: Totals, parts: Iterable[tuple[np.ndarray, Totals]]
 
     A round that the plan will discard for having too few clients has no sum.
     """
+    agreed = plan.release.masked_sum
+    if agreed is None:
+        raise TacitError(f"plan '{plan.name}' has no integers to sum securely: leave out secure_sum")
     rows: dict[int, Tensor] = {}
     members = blank.members
     for clients, part in parts:
         members = members + part.members
-        rows |= zip(clients.tolist(), part.body.get(BODY, ()), strict=False)  # a recorded chunk is filled up with more
-    release = plan.release
-    if not isinstance(release, Distributed):
-        raise TacitError(f"plan '{plan.name}' has no integers to sum securely: leave out secure_sum")
-    if len(rows) < max(release.coding.least, 1):
+        rows |= zip(clients.tolist(), part.body.get(agreed.leaf, ()), strict=False)  # a chunk is filled up with more
+    if len(rows) < max(agreed.least, 1):
         return blank._replace(members=members)
-    coding = release.coding
-    total = _sum(rows, coding.bits, coding.least, threshold_share(plan), seed, round)
-    body = torch.zeros_like(blank.body[BODY])
-    body[0] = total
-    return blank._replace(body={BODY: body}, members=members)
+    body = torch.zeros_like(blank.body[agreed.leaf])
+    body[0] = _sum(rows, agreed, seed, round)
+    return blank._replace(body={agreed.leaf: body}, members=members)
 
 
-def threshold_share(plan: Plan) -> float:
-    """The share of a cohort that must stay to the end, as the plan was asked for."""
-    return plan.request.threshold if isinstance(plan.request, Request) else 0.5
-
-
-def _sum(rows: dict[int, Tensor], bits: int, least: int, share: float, seed: int, round: int) -> Tensor:
+def _sum(rows: dict[int, Tensor], agreed: MaskedSum, seed: int, round: int) -> Tensor:
     from tacit.secagg.local import run
     from tacit.secagg.terms import Terms
 
-    size = len(next(iter(rows.values())))
+    _, size, bits, least, share = agreed
     terms = Terms.of(f"simulation of seed {seed}", round, tuple(rows), size=size, bits=bits, least=least, share=share)
     return torch.from_numpy(run(terms, {client: row.numpy() for client, row in rows.items()}).total)

@@ -14,7 +14,7 @@ from tacit.experiments.config import parse
 from tacit.experiments.train import train
 from tacit.methods import Ditto, FedAvg, LocalOnly, Multitask, Scaffold
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.mechanisms.distributed_plan import crowd
+from tacit.privacy.mechanisms.distributed import crowd
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.availability import Availability
@@ -90,8 +90,8 @@ def test_under_a_central_plan_the_level_is_charged_whoever_drops_out() -> None:
 
 
 def test_the_noise_of_a_local_plan_is_calibrated_to_what_devices_really_send() -> None:
+    from tacit.privacy import mechanisms as plans
     from tacit.privacy.levels import Level
-    from tacit.privacy.mechanisms import requests as plans
 
     privacy = Privacy(plans.Local(), (Level("private", epsilon=8, delta=1e-3),))
     noise = [run(FedAvg(), Availability(drop=drop), privacy, rounds=40).plan.multipliers[0] for drop in (0.0, 0.8)]

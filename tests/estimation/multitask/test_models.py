@@ -7,8 +7,8 @@ import pytest
 
 from tacit.errors import TacitError
 from tacit.estimation.multitask import MultitaskModels, Sharing
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.rounds.assemble import Privacy
 from tests.estimation.multitask.problems import tasks
 

@@ -7,8 +7,8 @@ import torch
 from papers.multitask.published import AsPublished
 from tacit.errors import TacitError
 from tacit.methods import FineTuned, Multitask
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.preflight import interferes
@@ -18,7 +18,7 @@ GRADIENTS = Multitask("logistic", 1.0, "mean", solver="gradient")
 
 
 @pytest.mark.parametrize("request_", [plans.Central(), plans.Grouped()], ids=["central", "grouped"])
-def test_a_plan_whose_server_adds_the_noise_is_refused_and_says_why(request_: plans.Request) -> None:
+def test_a_plan_whose_server_adds_the_noise_is_refused_and_says_why(request_: plans.Mechanism) -> None:
     privacy = Privacy(request_, (Level("private", epsilon=8, delta=1e-3),))
     with pytest.raises(TacitError, match="would see it before all noise is added"):
         trained(tasks(), Multitask(), 3, privacy)

@@ -21,16 +21,15 @@ from tacit.core.contract import Batch, Method, Reply, Shared, Site, Tree
 from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import FedAvg, Multitask, PerFedAvg, PFedMe, PPSgd
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import describe, epsilon, from_json, to_json
-from tacit.privacy.accounting.calibration import multiplier_of
 from tacit.privacy.accounting.events import atoms
-from tacit.privacy.accounting.queries import Counts, Each, Queries, round_event
+from tacit.privacy.accounting.sampling import Counts, Each, Queries, round_event
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level, LevelOptions, by_fraction
-from tacit.privacy.mechanisms import requests as plans
-from tacit.privacy.mechanisms.gradient import Private
 from tacit.privacy.mechanisms.noise import Seeded
-from tacit.privacy.plan import Account, CalibrationContext
+from tacit.privacy.mechanisms.record import Private
+from tacit.privacy.plan import Account, CalibrationContext, multiplier_of
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.sampling.cohorts import Poisson, PoissonBatches
 from tests.privacy.test_audit import Linear

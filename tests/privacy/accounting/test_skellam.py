@@ -13,16 +13,16 @@ from scipy.stats import binom
 from tacit.core.contract import Tree
 from tacit.errors import TacitError
 from tacit.methods import FedAvg
+from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import answer
 from tacit.privacy.accounting.events import describe, from_json, to_json
 from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.accounting.skellam import SampledSkellamDpEvent, SkellamDpEvent, divergences
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level, LevelOptions, by_fraction
-from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed, Quantile
-from tacit.privacy.mechanisms.distributed_plan import crowd
-from tacit.privacy.mechanisms.distributed_solver import Coding
+from tacit.privacy.mechanisms.distributed import crowd
+from tacit.privacy.mechanisms.integer_coding import Coding
 from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.loop import Run, Schedule

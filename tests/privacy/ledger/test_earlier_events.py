@@ -14,7 +14,7 @@ from tacit.errors import TacitError
 from tacit.federation.protocol.client_store import _affords
 from tacit.methods import FedAvg, PFedMe
 from tacit.privacy.accounting.accountant import epsilon
-from tacit.privacy.accounting.queries import round_event
+from tacit.privacy.accounting.sampling import round_event
 from tacit.privacy.ledger.earlier_events import fitting, put_right, spent
 from tacit.privacy.ledger.ledger import Charge, Entry, Ledger
 from tacit.privacy.ledger.statement import statement

@@ -19,8 +19,8 @@ from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.ledger.statement import moved, statement
 from tacit.privacy.level_periods import LevelPeriod, accounts
 from tacit.privacy.levels import Level, LevelOptions, by_client
+from tacit.privacy.mechanisms import Grouped
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.mechanisms.requests import Grouped
 from tacit.privacy.membership import LevelHistory, read_changes
 from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.sampling.cohorts import FixedSize, Poisson, Shuffled

@@ -23,10 +23,12 @@ from tacit.privacy.mechanisms.clipped_upload_sum import (
     reference_sum,
 )
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.mechanisms.encoded_sum import encode_all, encoded_sum, sum_messages
+from tacit.privacy.mechanisms.grouped import GroupedRelease
 from tacit.privacy.mechanisms.level_weights import Weighted
+from tacit.privacy.mechanisms.local import LocalRelease
 from tacit.privacy.mechanisms.noise import Seeded
-from tacit.privacy.mechanisms.release import Grouped, Local, Open, Release
+from tacit.privacy.mechanisms.open import OpenRelease
+from tacit.privacy.mechanisms.release import Release, encode_all, encoded_sum, sum_messages
 
 needs_a_compiler = pytest.mark.skipif(boundary.library() is None, reason="no C compiler")
 SPOILED = (0.0, 1.0, 1e-30, 1e-42, 1e15, 1.7e19, 1e30, math.inf, -math.inf, math.nan)
@@ -171,10 +173,10 @@ def test_a_bound_that_squares_cannot_measure_lets_nothing_pass(by: Sum, bound: f
 
 
 RELEASES: dict[str, Release] = {
-    "open": Open(),
-    "central": Grouped(Fixed(BOUND), (1.0,), (3.0,), Weighted((1.0,))),
-    "grouped": Grouped(Fixed(BOUND), (1.0, 0.0), (3.0, 3.0), Weighted((0.5, 0.5))),
-    "local": Local(Fixed(BOUND), (1.0, 2.0), 3.0),
+    "open": OpenRelease(),
+    "central": GroupedRelease(Fixed(BOUND), (1.0,), (3.0,), Weighted((1.0,))),
+    "grouped": GroupedRelease(Fixed(BOUND), (1.0, 0.0), (3.0, 3.0), Weighted((0.5, 0.5))),
+    "local": LocalRelease(Fixed(BOUND), (1.0, 2.0), 3.0),
 }
 
 
@@ -210,7 +212,7 @@ def one(leaf: Tensor) -> list[int]:
 
 def test_messages_that_are_summed_elsewhere_keep_their_rows() -> None:
     given = uploads_of({"model/w": torch.ones(3, 4)})
-    messages = encode_all(Open(), {}, given, Seeded)
+    messages = encode_all(OpenRelease(), {}, given, Seeded)
     assert sum_messages(messages, given, 1, bodies=False).body["model/w"].shape == (3, 4)
     assert sum_messages(messages, given, 1).body["model/w"].shape == (1, 4)
 
@@ -230,4 +232,4 @@ def test_a_planted_factor_of_a_thousandth_is_seen() -> None:
 def test_the_shared_part_of_a_message_is_what_was_handed_over() -> None:
     upload = Shared({"w": torch.ones(2, 3) * 1e-3}, {"psi": torch.ones(2) * 1e-3})
     given = uploads_of(tree.join(upload))
-    assert encode_all(Open(), {}, given, Seeded).body.keys() == {"model/w", "extra/psi"}
+    assert encode_all(OpenRelease(), {}, given, Seeded).body.keys() == {"model/w", "extra/psi"}

@@ -15,11 +15,20 @@ from torch.func import vmap
 from tacit.core import tree
 from tacit.core.contract import Shared
 from tacit.errors import TacitError
-from tacit.privacy.mechanisms.distributed import BODY, Distributed, unwrap, wrapped
-from tacit.privacy.mechanisms.distributed_solver import WRAP, Coding, solve
+from tacit.privacy.mechanisms.distributed import BODY, DistributedRelease
+from tacit.privacy.mechanisms.integer_coding import (
+    WRAP,
+    Coding,
+    padded,
+    rotate,
+    rotate_back,
+    solve,
+    transform_,
+    unwrap,
+    wrapped,
+)
 from tacit.privacy.mechanisms.noise import Noise, Secure, Seeded
 from tacit.privacy.mechanisms.release import Message, Totals
-from tacit.privacy.mechanisms.rotation import padded, rotate, rotate_back, transform_
 
 LEVEL = torch.tensor(0)
 SIZE = 20
@@ -29,9 +38,9 @@ def keys(several: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 2**62, (several, 2), generator=torch.Generator().manual_seed(seed))
 
 
-def release(z: float = 1.0, bits: int = 18, least: int = 4, most: int = 8, size: int = SIZE) -> Distributed:
+def release(z: float = 1.0, bits: int = 18, least: int = 4, most: int = 8, size: int = SIZE) -> DistributedRelease:
     like = {"model/w": torch.zeros(size - 1), "extra/c": torch.zeros(())}
-    return Distributed(solve(z**2, size, 1.0, bits, least, most), like, expected=5.0)
+    return DistributedRelease(solve(z**2, size, 1.0, bits, least, most), like, expected=5.0)
 
 
 def upload(seed: int, norm: float = 1.0, size: int = SIZE) -> Shared:
@@ -40,7 +49,7 @@ def upload(seed: int, norm: float = 1.0, size: int = SIZE) -> Shared:
     return Shared({"w": x[:-1]}, {"c": x[-1]})
 
 
-def summed(of: Distributed, uploads: list[Shared], seed: int = 0) -> Totals:
+def summed(of: DistributedRelease, uploads: list[Shared], seed: int = 0) -> Totals:
     messages = [
         of.encode(of.start(), each, LEVEL, Seeded(key)) for each, key in zip(uploads, keys(99, seed), strict=False)
     ]

@@ -14,13 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tacit.core import rng, tree
 from tacit.core.contract import Batch, Shared, Tree
 from tacit.estimation.messages import SecureSource
-from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile
-from tacit.privacy.mechanisms.gradient import Private
+from tacit.privacy.mechanisms.grouped import GroupedRelease, keep_integers
 from tacit.privacy.mechanisms.lattice import lattice
 from tacit.privacy.mechanisms.level_weights import Weighted
+from tacit.privacy.mechanisms.local import LocalRelease
 from tacit.privacy.mechanisms.noise import Secure, Seeded
-from tacit.privacy.mechanisms.release import Message, Totals, admit_integers
+from tacit.privacy.mechanisms.record import Private
+from tacit.privacy.mechanisms.release import Message, Totals
 from tacit.privacy.mechanisms.stepwise import StepGuard
 from tests.privacy.mechanisms.test_gradient import Squares
 
@@ -30,13 +31,13 @@ ODD = {"model/w": torch.zeros(60, 50), "extra/c": torch.zeros(())}  # SIZE numbe
 UPLOAD = Shared({"w": torch.randn(60, 50, generator=torch.Generator().manual_seed(0))}, {"c": torch.tensor(0.3)})
 
 
-def grouped(clip: Clip, *z: float, sensitivity: float = 1.0, expected: float = 1.0) -> releases.Grouped:
+def grouped(clip: Clip, *z: float, sensitivity: float = 1.0, expected: float = 1.0) -> GroupedRelease:
     share = (1 / len(z),) * len(z)
-    return releases.Grouped(clip, z, (expected,) * len(z), Weighted(share), sensitivity, torch.float32)
+    return GroupedRelease(clip, z, (expected,) * len(z), Weighted(share), sensitivity, torch.float32)
 
 
-def local(clip: Clip, *z: float) -> releases.Local:
-    return releases.Local(clip, z, 1.0, exact=torch.float32)
+def local(clip: Clip, *z: float) -> LocalRelease:
+    return LocalRelease(clip, z, 1.0, exact=torch.float32)
 
 
 def summed(*messages: Message) -> Totals:
@@ -153,7 +154,7 @@ def test_a_client_adds_what_the_event_says_and_each_client_its_own(z: float) -> 
 
 
 def test_the_mean_is_that_of_the_messages_whatever_their_levels() -> None:
-    release = releases.Local(Fixed(1.0), (0.0, 0.0), 2.0, exact=torch.float64)
+    release = LocalRelease(Fixed(1.0), (0.0, 0.0), 2.0, exact=torch.float64)
     messages = [
         release.encode(release.start(), Shared({"w": torch.tensor([x, -x])}), torch.tensor(j), Seeded.of(0, "x"))
         for j, x in enumerate((0.25, 0.5))
@@ -186,7 +187,7 @@ def test_without_noise_a_private_gradient_is_the_fast_one() -> None:
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, float("nan")])
 def test_a_record_moves_the_sum_of_integers_by_at_most_the_limit(scale: float) -> None:
-    from tacit.privacy.mechanisms.per_example import integer_sum
+    from tacit.privacy.mechanisms.gradient import integer_sum
 
     x, y = scale * torch.randn(4, 50, generator=torch.Generator().manual_seed(1)), torch.ones(4)
     here, z = {"w": torch.zeros(50)}, torch.tensor(1.7)
@@ -214,13 +215,13 @@ def sent(norm: int, size: int = 3) -> Message:
 def test_a_server_takes_integers_up_to_the_limit_and_not_one_more() -> None:
     release = grouped(Fixed(1.0), 1.3)
     limit = lattice(1.3).limit
-    taken = admit_integers(sent(limit), release, 0, 1.0)
+    taken = keep_integers(sent(limit), release, 0, 1.0)
     assert taken is not None
     assert float(taken.bit) == 0.5
-    assert admit_integers(sent(limit + 1), release, 0, 1.0) is None
+    assert keep_integers(sent(limit + 1), release, 0, 1.0) is None
     longer = sent(limit)
     longer.body["model/w"][1] = 1
-    assert admit_integers(longer, release, 0, 1.0) is None
+    assert keep_integers(longer, release, 0, 1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from tacit.core import tree
 from tacit.core.contract import Batch
-from tacit.privacy.mechanisms.gradient import Exact, Private
+from tacit.privacy.mechanisms.gradient import Exact
 from tacit.privacy.mechanisms.noise import Seeded
+from tacit.privacy.mechanisms.record import Private
 
 
 class Squares:

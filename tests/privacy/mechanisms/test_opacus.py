@@ -11,7 +11,7 @@ from torch import nn
 from tacit.core import tree
 from tacit.models import build, initialise
 from tacit.models.functional import ModuleTask, params
-from tacit.privacy.mechanisms.per_example import ghost, plain
+from tacit.privacy.mechanisms.gradient import ghost, plain
 
 pytestmark = [
     pytest.mark.skipif(

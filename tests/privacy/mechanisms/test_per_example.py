@@ -10,7 +10,7 @@ from torch.func import vmap
 from tacit.core import tree
 from tacit.models import build, initialise, transformed
 from tacit.models.functional import ModuleTask, params
-from tacit.privacy.mechanisms.per_example import ghost, linear_layers, plain
+from tacit.privacy.mechanisms.gradient import ghost, linear_layers, plain
 
 
 class Tied(nn.Module):

@@ -10,19 +10,21 @@ from torch.func import vmap
 
 from tacit.core import tree
 from tacit.core.contract import Shared, Tree
-from tacit.privacy.mechanisms import release as releases
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile
+from tacit.privacy.mechanisms.grouped import GroupedRelease, clip_again
 from tacit.privacy.mechanisms.level_weights import Weighted
+from tacit.privacy.mechanisms.local import LocalRelease
 from tacit.privacy.mechanisms.noise import Secure, Seeded
-from tacit.privacy.mechanisms.release import Message, Totals, admit
+from tacit.privacy.mechanisms.open import OpenRelease
+from tacit.privacy.mechanisms.release import Message, Totals
 
 LEVEL = torch.tensor(0)
 ZERO = {"model/w": torch.zeros(50, 40), "model/b": torch.zeros(()), "extra/c": torch.zeros(7)}
 
 
-def grouped(clip: Clip, *z: float, expected: float = 10.0, sensitivity: float = 1.0) -> releases.Grouped:
+def grouped(clip: Clip, *z: float, expected: float = 10.0, sensitivity: float = 1.0) -> GroupedRelease:
     share = 1 / len(z)
-    return releases.Grouped(clip, z, (expected,) * len(z), Weighted((share,) * len(z)), sensitivity)
+    return GroupedRelease(clip, z, (expected,) * len(z), Weighted((share,) * len(z)), sensitivity)
 
 
 def totals_of(bodies: list[Tree], bits: list[float]) -> Totals:
@@ -30,7 +32,7 @@ def totals_of(bodies: list[Tree], bits: list[float]) -> Totals:
     return Totals(body, torch.tensor(bits), torch.zeros(len(bodies)), torch.ones(len(bodies)))
 
 
-def released(release: releases.Grouped, totals: Totals, draws: int) -> Tensor:
+def released(release: GroupedRelease, totals: Totals, draws: int) -> Tensor:
     """`draws` independent releases of the same totals, flattened, times the expected count."""
     state = release.start()
     rows = []
@@ -71,7 +73,7 @@ def test_noise_on_the_bits_matches_the_event() -> None:
 def test_each_level_has_its_own_noise_and_the_open_one_none() -> None:
     release = grouped(Fixed(1.0), 0.5, 2.0, 0.0)
     for level, z in enumerate((0.5, 2.0, 0.0)):
-        alone = releases.Grouped(
+        alone = GroupedRelease(
             Fixed(1.0), release.multipliers, release.expected, Weighted(tuple(float(j == level) for j in range(3)))
         )
         rows = released(alone, totals_of([ZERO] * 3, [0.0] * 3), 30)
@@ -94,7 +96,7 @@ def test_the_divisor_is_the_expected_count_never_the_realised_one() -> None:
 
 @pytest.mark.parametrize("clip", [Fixed(0.7), Quantile(0.7)])
 def test_noise_std_of_a_local_message_matches_the_event(clip: Clip) -> None:
-    release = releases.Local(clip, (1.3, 0.0), expected=1.0)
+    release = LocalRelease(clip, (1.3, 0.0), expected=1.0)
     keys = torch.randint(0, 2**60, (40, 2), generator=torch.Generator().manual_seed(0))
     upload = tree.split(ZERO)
 
@@ -113,7 +115,7 @@ def test_noise_std_of_a_local_message_matches_the_event(clip: Clip) -> None:
 def test_a_moving_bound_settles_at_the_target_quantile_from_below_and_from_above() -> None:
     norms = torch.linspace(0.01, 2.0, 200)
     for start in (0.1, 10.0):
-        release = releases.Grouped(Quantile(start, target=0.5), (0.5,), (200.0,), Weighted((1.0,)))
+        release = GroupedRelease(Quantile(start, target=0.5), (0.5,), (200.0,), Weighted((1.0,)))
         state = release.start()
         for i in range(120):
             bits = (norms <= state["bound"]).float() - 0.5
@@ -140,7 +142,7 @@ def test_an_encoded_upload_never_exceeds_the_bound_whatever_it_holds(w: list[flo
 @pytest.mark.parametrize("exact", [None, torch.float32])
 def test_a_fixed_bound_sends_no_bit_that_nobody_paid_for(exact: torch.dtype | None) -> None:
     """Under local noise the server would see whether an upload was clipped."""
-    release = releases.Local(Fixed(1.0), (1.0,), 1.0, exact=exact)
+    release = LocalRelease(Fixed(1.0), (1.0,), 1.0, exact=exact)
     short, long = (
         release.encode(release.start(), Shared({"w": size * torch.ones(3)}), LEVEL, Seeded.of(0, "x"))
         for size in (0.01, 100.0)
@@ -160,7 +162,7 @@ def test_neighbouring_cohorts_differ_by_at_most_the_sensitivity() -> None:
 
 
 def test_open_is_the_plain_mean_and_counts_a_broken_upload_as_zero() -> None:
-    release = releases.Open()
+    release = OpenRelease()
     uploads = [Shared({"w": torch.tensor([2.0])}), Shared({"w": torch.tensor([float("nan")])})]
     bodies = [release.encode({}, u, LEVEL, Seeded.of(0, "x")).body["model/w"] for u in uploads]
     none = torch.zeros(1)
@@ -174,7 +176,7 @@ def good() -> Message:
 
 
 def test_the_server_clips_again_what_it_receives() -> None:
-    admitted = admit(good(), good().body, 1.0)
+    admitted = clip_again(good(), good().body, 1.0)
     assert admitted is not None
     assert float(tree.norm(admitted.body)) <= 1.0
 
@@ -192,7 +194,7 @@ def test_the_server_clips_again_what_it_receives() -> None:
     ids=["missing", "extra", "shape", "dtype", "nan", "inf"],
 )
 def test_a_malformed_message_is_not_admitted(body: Tree) -> None:
-    assert admit(Message(body, torch.tensor(0.5), torch.tensor(0.0)), good().body, 1.0) is None
+    assert clip_again(Message(body, torch.tensor(0.5), torch.tensor(0.0)), good().body, 1.0) is None
 
 
 def test_secure_noise_is_standard_normal_and_never_repeats() -> None:

@@ -21,9 +21,8 @@ from tacit.federation.protocol.heads import compare, standing
 from tacit.federation.protocol.messages import Answer, Ask, Rejected
 from tacit.federation.protocol.terms import Terms, read_terms
 from tacit.privacy.evaluation import CENTRE, figures
-from tacit.privacy.mechanisms.distributed import BODY, Distributed
 from tacit.privacy.mechanisms.noise import Secure
-from tacit.privacy.mechanisms.release import Grouped, Message, Open
+from tacit.privacy.mechanisms.release import Message
 from tacit.privacy.plan import Plan
 from tacit.rounds.assemble import Assembled
 from tacit.rounds.evaluate import alone
@@ -133,7 +132,7 @@ class Client:
 
         def vector() -> np.ndarray:
             message = self._contribute(ask, made, place, *self._broadcast(ask, made))
-            return message[f"body/{BODY}"].numpy()
+            return next(iter(tree.strip("body", message).values())).numpy()
 
         if self.key is None:
             raise Rejected("run", "this client has no key to sign with")
@@ -152,7 +151,7 @@ class Client:
 
     def _once(self, ask: Ask, plan: Plan) -> bool:
         """Whether a second answer to the same turn would be another release."""
-        return self.fresh and not trusts_server(asked_for(ask, plan))
+        return self.fresh and not asked_for(ask, plan).trusts_server
 
     def _pay(self, ask: Ask, plan: Plan, place: int, now: bool) -> None:
         """What the past cost, and, if there is to be a `now`, this turn: durable before anything is computed."""
@@ -209,14 +208,7 @@ def _figures(ask: Ask, clients: ClientProgram, place: int, view: Shared, state: 
     return upload(plan.release.encode(public, Shared(figures(found)), level, noise), plan)
 
 
-def trusts_server(plan: Plan) -> bool:
-    """Whether clients send their uploads without noise, for the server to add it: then only what it releases counts."""
-    return isinstance(plan.release, Grouped | Open) and plan.record is None and plan.steps is None
-
-
 def upload(message: Message, plan: Plan) -> Tree:
-    """What leaves: the encoded upload. Integers go as residues, which say no more than the sum needs."""
-    body, release = message.body, plan.release
-    if isinstance(release, Distributed):
-        body = tree.each(lambda leaf: leaf & ((1 << release.coding.bits) - 1), body)
+    """What leaves: the encoded upload."""
+    body = plan.release.wire(message.body)
     return tree.prefix("body", body) | {"bit": message.bit.double(), "power": message.power.double()}

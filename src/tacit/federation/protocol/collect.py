@@ -9,12 +9,11 @@ The server learns the sum of the survivors' integers and who they are. A client'
 replaced, durably, before an answer is sent. Members know each other by the keys on the roster.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +26,7 @@ from tacit.federation.protocol import messages as schema
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected
 from tacit.federation.protocol.terms import Terms
-from tacit.privacy.mechanisms.distributed import BODY, Distributed
-from tacit.privacy.mechanisms.release import Grouped, Local, Message, Totals, admit, admit_integers
+from tacit.privacy.mechanisms.release import Inadmissible, MaskedSum, Message, Totals
 from tacit.privacy.plan import Plan
 from tacit.secagg import client as members
 from tacit.secagg.identity import Identity, KeyRing, KeySigner
@@ -37,11 +35,6 @@ from tacit.secagg.server import Masking, Stage, Sum, open_round
 from tacit.secagg.terms import Discarded, Refused, threshold_of
 from tacit.secagg.terms import Terms as Round
 from tacit.simulation.cohort_program import CohortProgram
-from tacit.simulation.secure_sum import threshold_share
-
-_OPEN_LIMIT: Final = 1e6  # norm of an upload without a bound: far above any that training gives
-_SIGMAS: Final = 12.0  # an honest client's noise is farther out with a chance below 1e-30
-_ROUNDING: Final = 1e-3
 
 
 def blank(plan: Plan, upload: Tree) -> Tree:
@@ -51,44 +44,13 @@ def blank(plan: Plan, upload: Tree) -> Tree:
 
 
 def admitted(plan: Plan, public: Tree, tensors: Tree, like: Tree, level: int) -> Message:
-    """The message in an answer, or `Rejected`. Under a trusted server's plans it is clipped again all the same.
-
-    Integers of exact noise have a norm that can be known exactly: they keep to it or are refused.
-    """
+    """The message in an answer, as the plan's release admits it, or `Rejected`."""
     good = schema.fitted(tensors, like)
     message = Message(tree.strip("body", good), good["bit"], good["power"])
-    release = plan.release
-    if isinstance(release, Distributed):
-        return _integers(message, release)
-    if isinstance(release, Grouped) and release.exact is not None:
-        if (whole := admit_integers(message, release, level, public["bound"])) is None:
-            raise Rejected("huge", "integers of a norm above their limit")
-        return whole
-    known = release.read(public, message.body, torch.tensor(level))
-    schema.norm_at_most(known, _most(plan, public, message.body))
-    if not isinstance(release, Grouped):
-        return message
-    again = admit(message, tree.strip("body", like), public["bound"])
-    if again is None:
-        raise Rejected("shape", "the message does not fit")
-    return again
-
-
-def _integers(message: Message, release: Distributed) -> Message:
-    """Residues. Whether they are an honest client's cannot be seen: that is what they are for."""
-    if any(bool(((leaf < 0) | (leaf >= 1 << release.coding.bits)).any()) for leaf in message.body.values()):
-        raise Rejected("huge", f"numbers outside 0 to 2^{release.coding.bits}")
-    return message._replace(bit=torch.zeros_like(message.bit), power=torch.zeros_like(message.power))
-
-
-def _most(plan: Plan, public: Tree, body: Tree) -> float:
-    release, size = plan.release, max(tree.size(body), 1)
-    if isinstance(release, Grouped):
-        return float(public["bound"]) * (1 + _ROUNDING)
-    if isinstance(release, Local) and plan.steps is None:
-        std = max(2 * release.clip.multiplier(z) for z in release.multipliers) * float(public["bound"])
-        return (float(public["bound"]) + std * (math.sqrt(size) + _SIGMAS)) * (1 + _ROUNDING)
-    return _OPEN_LIMIT
+    try:
+        return plan.release.admit(public, message, tree.strip("body", like), level)
+    except Inadmissible as error:
+        raise Rejected(error.reason, str(error)) from error
 
 
 def summed(nothing: Totals, messages: Mapping[int, Message], level: np.ndarray) -> Totals:
@@ -158,14 +120,13 @@ def stage(member: Member, ask: Ask, plan: Plan, vector: Callable[[], np.ndarray]
 
 def _agreed(round: Round, ask: Ask, plan: Plan, clients: int) -> None:
     """The round is the one that the plan describes, whatever the server says."""
-    release = plan.release
-    if not isinstance(release, Distributed):
+    agreed = plan.release.masked_sum
+    if agreed is None:
         raise Rejected("run", "this plan has no integers to sum")
-    coding = release.coding
-    expected = (ask.run, ask.turn, coding.padded, coding.bits)
-    if (round.run, round.round, round.size, round.bits) != expected or round.least < coding.least:
+    expected = (ask.run, ask.turn, agreed.size, agreed.bits)
+    if (round.run, round.round, round.size, round.bits) != expected or round.least < agreed.least:
         raise Rejected("round", "the sum is not of the run, turn, size, bits or least number that was agreed")
-    if round.threshold < threshold_of(len(round.members), threshold_share(plan)):
+    if round.threshold < threshold_of(len(round.members), agreed.threshold):
         raise Rejected("round", f"{round.threshold} of {len(round.members)} members could unmask the sum: too few")
     if round.members[-1] >= clients:
         raise Rejected("sender", "a member is not on the roster")
@@ -178,15 +139,14 @@ class Collected(NamedTuple):
     rejected: Counter
 
 
-def collect(terms: Terms, ask: Ask, cohort: np.ndarray, plan: Plan, send: Send) -> Collected:
+def collect(terms: Terms, ask: Ask, cohort: np.ndarray, agreed: MaskedSum, send: Send) -> Collected:
     """The server's part: five stages, each to its deadline. Whoever says nothing in one has dropped out of the rest."""
-    release, refused, rejected = plan.release, Counter(), Counter()
-    assert isinstance(release, Distributed)
-    coding, share = release.coding, threshold_share(plan)
+    refused, rejected = Counter(), Counter()
     places = tuple(int(k) for k in np.sort(cohort))
-    if len(places) < max(coding.least, 1):
+    if len(places) < max(agreed.least, 1):
         return Collected(None, (), refused, rejected)
-    round = Round.of(ask.run, ask.turn, places, size=coding.padded, bits=coding.bits, least=coding.least, share=share)
+    _, size, bits, least, share = agreed
+    round = Round.of(ask.run, ask.turn, places, size=size, bits=bits, least=least, share=share)
     now: Stage | Sum = open_round(round, ring(terms))
     outgoing: Mapping[int, Any] = dict.fromkeys(places, round)
     try:
@@ -204,9 +164,10 @@ def masked_totals(nothing: Totals, found: Collected) -> Totals:
     """As if the messages had been summed: the one private level's row has it all."""
     if found.total is None:
         return nothing
-    body, members = torch.zeros_like(nothing.body[BODY]), nothing.members.clone()
+    ((leaf, rows),) = nothing.body.items()
+    body, members = torch.zeros_like(rows), nothing.members.clone()
     body[0], members[0] = found.total, len(found.survivors)
-    return nothing._replace(body={BODY: body}, members=members)
+    return nothing._replace(body={leaf: body}, members=members)
 
 
 def _received(
@@ -285,7 +246,9 @@ class ReplyCollector:
             wire = {names[k]: each for k, each in asks.items()}
             return ((places[name], blob) for name, blob in self.send(wire) if name in wire)
 
-        found = collect(self.terms, ask, cohort, self.engine.plan, send)
+        agreed = self.engine.plan.release.masked_sum
+        assert agreed is not None  # the server refused plans without one
+        found = collect(self.terms, ask, cohort, agreed, send)
         totals = masked_totals(self.engine.nothing(self.upload), found)
         return CollectedReplies(totals, None, len(found.survivors), found.refused, found.rejected)
 

@@ -190,9 +190,3 @@ def checked(answer: Answer, ask: Ask, client: str) -> Answer:
 def word(text: str) -> str:
     """A client's reason as it may be counted and shown: a few letters, whatever it sent."""
     return text if _WORD.fullmatch(text) else "another reason"
-
-
-def norm_at_most(body: Mapping[str, Tensor], most: float) -> None:
-    """Refuses what no honest client can have sent."""
-    if not float(tree.norm(tree.each(lambda leaf: leaf.double(), body))) <= most:
-        raise Rejected("huge", f"a norm above {most:g}")

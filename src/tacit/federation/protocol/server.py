@@ -26,7 +26,6 @@ from tacit.core.contract import Server, Shared, Tree
 from tacit.core.files import write_atomically
 from tacit.errors import TacitError
 from tacit.federation.protocol import messages
-from tacit.federation.protocol.client import trusts_server
 from tacit.federation.protocol.collect import CollectedReplies, ReplyCollector, Transport
 from tacit.federation.protocol.heads import Exchange
 from tacit.federation.protocol.journal import Journal
@@ -36,9 +35,7 @@ from tacit.privacy import evaluation as evaluations
 from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.chain import read_head
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.mechanisms.distributed import Distributed
 from tacit.privacy.mechanisms.noise import Noise, Secure, Seeded
-from tacit.privacy.mechanisms.requests import NoUpload
 from tacit.rounds import checkpoint
 from tacit.rounds.assemble import Assembled
 from tacit.rounds.loop import Progress, learned
@@ -96,7 +93,7 @@ class FederationServer:
                 f"{type(engine.method).__name__} trains clients that were not asked: nobody asks them here"
             )
         hidden = engine.plan.summed and not self.sums_in_the_open
-        able = isinstance(engine.plan.release, Distributed) and all(seat.key for seat in self.terms.roster)
+        able = engine.plan.release.masked_sum is not None and all(seat.key for seat in self.terms.roster)
         if hidden and not able:
             raise TacitError(
                 f"plan '{engine.plan.name}' shows the server a sum alone, and these messages cannot be masked: "
@@ -107,7 +104,7 @@ class FederationServer:
                 "evaluations in a deployment have fresh noise: leave them out to compare with a simulation"
             )
         self.hidden = hidden
-        self.plan = engine.plan if shapes.upload else NoUpload(engine.plan.request).of(engine.plan)
+        self.plan = engine.plan if shapes.upload else engine.plan.without_upload()
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
         self.journal = Journal(self.folder and self.folder / "turn.json")
         self._seed = self._draws()
@@ -238,7 +235,7 @@ class FederationServer:
     def _again(self) -> bool:
         """Whether the last turn may be asked again without a new charge."""
         journal = self.journal
-        return journal.round == self.progress.round and not journal.seen and trusts_server(self.plan)
+        return journal.round == self.progress.round and not journal.seen and self.plan.trusts_server
 
     def _next_turn(self) -> int:
         if not self.fresh:

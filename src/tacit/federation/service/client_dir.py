@@ -21,10 +21,9 @@ from tacit.federation.service.offer import Offer
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import make_node_key
 from tacit.privacy.ledger.statement import shown
-from tacit.privacy.mechanisms.distributed_plan import epsilon_alone, own_noise
+from tacit.privacy.mechanisms.distributed import epsilon_alone, own_noise
 from tacit.privacy.plan import Plan
 from tacit.rounds.assemble import Assembled
-from tacit.simulation.secure_sum import threshold_share
 
 _ROUNDING = 1e-9  # two machines may calibrate to the same noise with other last digits
 
@@ -54,7 +53,7 @@ class Agreement:
     def to(cls, offer: Offer, name: str, level: str) -> "Agreement":
         """What somebody agrees to who chooses this level of an offer, and nothing more."""
         chosen = offer.levels[level]
-        shares, threshold = _own_shares(offer.planned(level)) if offer.plan.startswith("distributed") else _NOT_SUMMED
+        shares, threshold = _own_shares(offer.planned(level)) if offer.summed else _NOT_SUMMED
         return cls(
             name,
             level,
@@ -93,7 +92,7 @@ class Agreement:
 
     def check_shares(self, plan: Plan) -> None:
         """Refuses a plan under which its own share of the noise, or the threshold, is less than was agreed on."""
-        if not plan.summed or not plan.name.startswith("distributed"):
+        if not plan.alone:
             return
         (training, evaluation), threshold = _own_shares(plan)
         for found, floor in ((training, self.own_noise), (evaluation, self.own_noise_evaluated)):
@@ -110,8 +109,11 @@ _NOT_SUMMED = ((0.0, 0.0), 0.5)
 
 def _own_shares(plan: Plan) -> tuple[tuple[float, float], float]:
     """The noise that one's own share has in training and in evaluations, and the share of a cohort that unmasks."""
+    agreed = plan.release.masked_sum
+    if agreed is None:
+        return _NOT_SUMMED
     evaluation = own_noise(plan) if plan.evaluation is None else own_noise(plan.evaluation.plan)
-    return (own_noise(plan), evaluation), threshold_share(plan)
+    return (own_noise(plan), evaluation), agreed.threshold
 
 
 @dataclass(frozen=True)
@@ -203,9 +205,9 @@ class Demands:
 
 def about_others(offer: Offer, word: Agreement) -> list[str]:
     """What a member should know who joins."""
-    if not word.plan.startswith("distributed"):
+    if not offer.summed or not (plan := offer.planned(word.level)).alone:
         return []
-    plan, level = offer.planned(word.level), offer.levels[word.level]
+    level = offer.levels[word.level]
     first = "nobody is taken for a member whose fingerprint you have not accepted"
     if word.members > 1:
         first = f"the first {word.members} names are taken as they come, with their keys, and no others"

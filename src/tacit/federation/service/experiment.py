@@ -30,7 +30,6 @@ from tacit.federation.protocol.terms import (
     seen_by_server,
     with_own_rows,
 )
-from tacit.privacy.mechanisms.requests import Distributed, Record
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.sampling.cohorts import LimitedParticipation
 
@@ -111,7 +110,7 @@ def text_of(config: Config) -> str:
 
 def rows_are_public(config: Config) -> bool:
     """Whether the plan needs everybody to know how many rows each client has. Elsewhere that is data like any other."""
-    return isinstance(build_privacy(config).plan, Record)
+    return build_privacy(config).plan.unit == "record"
 
 
 def evaluates(config: Config) -> bool:
@@ -121,9 +120,8 @@ def evaluates(config: Config) -> bool:
 
 def plan_name(config: Config) -> str:
     """The plan, by what a level's epsilon limits under it and which account that is."""
-    plan, rota = build_privacy(config).plan, isinstance(build_training(config).sampler, LimitedParticipation)
-    limits_readers = isinstance(plan, Distributed) and plan.budget == "released"
-    return type(plan).__name__.lower() + "-released" * limits_readers + "-rota" * rota
+    rota = isinstance(build_training(config).sampler, LimitedParticipation)
+    return build_privacy(config).plan.plan_name + "-rota" * rota
 
 
 def server_side(terms: Terms) -> Assembled:

@@ -33,6 +33,7 @@ from tacit.federation.service.supervisor import Station
 from tacit.federation.service.tls import fingerprint, key_fingerprint, make_node_key, sign
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
+from tacit.privacy.mechanisms import words_of
 from tacit.report.integrity import open_ledger
 
 
@@ -212,26 +213,9 @@ def _menu(offer: Offer, folder: Path, console: Console) -> None:
     console.print(f"Spent so far: {_spent(folder)}")
 
 
-_SHARES = (
-    "your machine adds a share of the noise, and the server sees only the sum of all updates; this protects you as far "
-    "as the other members are real and do not work together with the server"
-)
-PLAIN = {
-    "open": "nothing is protected",
-    "central": "you trust the server with your update; it adds noise before anybody else sees anything",
-    "grouped": "you trust the server with your update; it adds each level's noise before anybody else sees anything",
-    "local": "noise is added on your machine; you need to trust nobody with your update",
-    "record": "noise is added on your machine, to every step; each single row of yours is protected, from everybody",
-    "stepwise": "noise is added on your machine, in every step; you need to trust nobody with your update",
-    "distributed": _SHARES,
-    "distributed-released": f"{_SHARES}; "
-    "epsilon limits what the models tell to those who do not know when you took part, not what they tell to the server",
-}
-
-
 def _plain(plan: str) -> str:
     rota = "; you are asked a few times at most" if plan.endswith("-rota") else ""
-    return PLAIN[plan.removesuffix("-rota")] + rota
+    return words_of(plan.removesuffix("-rota")).to_member + rota
 
 
 def _meaning(level: Level) -> str:

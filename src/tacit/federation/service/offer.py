@@ -38,6 +38,11 @@ class Offer:
         return rows_are_public(self.config)
 
     @property
+    def summed(self) -> bool:
+        """Whether only sums of messages may be seen."""
+        return build_privacy(self.config).plan.server_sees == "sum"
+
+    @property
     def evaluated(self) -> bool:
         return evaluates(self.config)
 

@@ -3,43 +3,70 @@
 Everywhere in Tacit a noise multiplier is noise std / sensitivity, with the sensitivity of the neighbour relation in
 force: the clip bound for add/remove and zero-out, twice the bound for replace and replace-one. So a Gaussian without
 sampling costs the same under every relation, and no accountant doubles or halves anything behind our back.
+
+A type of event is one file. It registers its class, an attrs class (`register`), and what accountants ask of it with
+generic functions: `flatten` and `describe` here, `rdp.renyi_divergences`, `pld.loss` and `pld.loss_distribution`. An
+event whose divergences nobody registered is refused. `skellam.py` is an example; those of dp-accounting are in
+`library_events.py`.
 """
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, singledispatch
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tacit.errors import TacitError
-from tacit.privacy.accounting.skellam import SampledSkellamDpEvent, SkellamDpEvent
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 FLOOR: Final = 0.01
 """Below this multiplier sampling is not credited: epsilon is in the thousands with or without it."""
-
-_KNOWN: Final = frozenset(
-    [
-        "NoOp",
-        "NonPrivate",
-        "Gaussian",
-        "Laplace",
-        "RandomizedResponse",
-        "ZC",
-        "PoissonSampled",
-        "SampledWithoutReplacement",
-        "SelfComposed",
-        "Composed",
-        "Skellam",
-        "SampledSkellam",
-    ]
-)
 _SUFFIX: Final = "DpEvent"
-_OURS: Final[Mapping[str, type]] = {"Skellam": SkellamDpEvent, "SampledSkellam": SampledSkellamDpEvent}
 _NOTHING: Final = 1e-100  # a multiplier whose square would vanish in floating point: no noise
+_KINDS: Final[dict[str, type]] = {}
+
+Kind = TypeVar("Kind", bound=type)
+Atoms = Iterator[tuple[Any, int]]
+
+
+def register(kind: Kind) -> Kind:
+    """Makes a class of events known to ledgers, which write it by its name. A decorator.
+
+    Raises:
+        TacitError: another class has this name, and a ledger could not tell them apart.
+    """
+    name = kind.__name__.removesuffix(_SUFFIX)
+    if _KINDS.setdefault(name, kind) is not kind:
+        raise TacitError(f"{kind.__module__}.{kind.__name__} has the name of another privacy event: choose its own")
+    return kind
+
+
+def handler(generic: Any, event: Any) -> Callable[..., Any] | None:
+    """What was registered for an event's class; None for nothing.
+
+    dp-accounting takes a second to import, so what its events do is registered once one of them is met.
+    """
+    from tacit.privacy.accounting import library_events  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    known = generic.dispatch(type(event))
+    return None if known is generic.dispatch(object) else known
+
+
+@singledispatch
+def flatten(event: Any, times: int) -> Atoms:
+    """What an event is made of, and how often, for an event that has parts; else itself."""
+    known = handler(flatten, event)
+    return iter(((event, times),)) if known is None else known(event, times)
+
+
+@singledispatch
+def describe(event: Any, unit: str = "client") -> str:
+    """The event in words, for people who read reports."""
+    known = handler(describe, event)
+    return type(event).__name__ if known is None else known(event, unit)
 
 
 def to_json(event: "DpEvent") -> str:
@@ -51,7 +78,7 @@ def to_json(event: "DpEvent") -> str:
 
 
 def from_json(text: str) -> "DpEvent":
-    """The event written by `to_json`. Names that are not events of the list are refused, not imported."""
+    """The event written by `to_json`. Names that are not those of registered events are refused, not imported."""
     try:
         return _event(text)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -70,9 +97,20 @@ def _event(text: str) -> "DpEvent":
 
 def _pack(event: "DpEvent") -> dict[str, Any]:
     name = type(event).__name__.removesuffix(_SUFFIX)
-    if name not in _KNOWN:
-        raise TacitError(f"the ledger cannot hold a {type(event).__name__}: use one of {', '.join(sorted(_KNOWN))}")
+    if _kind(name) is not type(event):
+        raise TacitError(f"the ledger cannot hold a {type(event).__name__}: use one of {', '.join(sorted(_KINDS))}")
     return {"event": name} | {field: _pack_value(value, kind) for field, value, kind in _fields(event)}
+
+
+def _kind(name: str) -> type | None:
+    """The class of this name. Those of dp-accounting and of mechanisms are imported if it is none of those at hand."""
+    if name not in _KINDS:
+        from tacit.privacy.accounting import library_events  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    if name not in _KINDS:
+        from tacit.privacy.mechanisms import MECHANISMS
+
+        len(MECHANISMS)  # those of other packages, too
+    return _KINDS.get(name)
 
 
 def _fields(event: "DpEvent") -> Iterator[tuple[str, Any, Any]]:
@@ -90,13 +128,10 @@ def _pack_value(value: Any, kind: Any) -> Any:
 
 
 def _unpack(data: dict[str, Any]) -> "DpEvent":
-    import dp_accounting as dp
-
-    name = data["event"]
-    if name not in _KNOWN:
-        raise KeyError(name)
-    values = {("event" if key == "of" else key): _unpack_value(v) for key, v in data.items() if key != "event"}
-    return (_OURS.get(name) or getattr(dp, name + _SUFFIX))(**values)
+    kind = _kind(data["event"])
+    if kind is None:
+        raise KeyError(data["event"])
+    return kind(**{("event" if key == "of" else key): _unpack_value(v) for key, v in data.items() if key != "event"})
 
 
 def _unpack_value(value: Any) -> Any:
@@ -117,8 +152,9 @@ def atoms(history: Mapping["DpEvent", int]) -> dict["DpEvent", int]:
     for event, count in history.items():
         if count < 0:
             raise TacitError(f"an event cannot happen {count} times: give a count of at least 0")
-        for atom, times in _flat(event, count):
+        for atom, times in flatten(event, count):
             flat[atom] += times
+    flat = +flat
     precision = sum(n * _precision(event) for event, n in flat.items())
     rest = {event: n for event, n in flat.items() if not isinstance(event, dp.GaussianDpEvent)}
     if precision == math.inf or dp.NonPrivateDpEvent() in rest:
@@ -136,105 +172,3 @@ def _precision(event: "DpEvent") -> float:
     if not z >= 0:
         raise TacitError(f"noise multiplier {z} is not a number of at least 0")
     return math.inf if z < _NOTHING else z**-2
-
-
-def _flat(event: "DpEvent", times: int) -> Iterator[tuple["DpEvent", int]]:
-    import dp_accounting as dp
-
-    if times == 0 or isinstance(event, dp.NoOpDpEvent):
-        return
-    if isinstance(event, dp.RandomizedResponseDpEvent):
-        yield from _response(event, times)
-    elif isinstance(event, dp.LaplaceDpEvent):
-        yield (event if event.noise_multiplier > 0 else dp.NonPrivateDpEvent()), times
-    elif isinstance(event, dp.SelfComposedDpEvent):
-        yield from _flat(event.event, times * event.count)
-    elif isinstance(event, dp.ComposedDpEvent):
-        for inner in event.events:
-            yield from _flat(inner, times)
-    elif isinstance(event, dp.PoissonSampledDpEvent):
-        yield from _sampled(event, event.sampling_probability, times)
-    elif isinstance(event, dp.SampledWithoutReplacementDpEvent):
-        yield from _sampled(event, event.sample_size / max(event.source_dataset_size, 1), times)
-    else:
-        yield event, times
-
-
-def _response(event: Any, times: int) -> Iterator[tuple["DpEvent", int]]:
-    import dp_accounting as dp
-
-    if not 0 <= event.noise_parameter <= 1:
-        raise TacitError(f"randomised response with noise {event.noise_parameter}: it is a probability")
-    if event.num_buckets > 1 and event.noise_parameter < 1:
-        yield (event if event.noise_parameter > 0 else dp.NonPrivateDpEvent()), times
-
-
-def _sampled(event: Any, rate: float, times: int) -> Iterator[tuple["DpEvent", int]]:
-    import attr
-    import dp_accounting as dp
-
-    if not 0 <= rate <= 1:
-        raise TacitError(f"a sample of {rate:g} of the whole does not exist: the rate lies between 0 and 1")
-    inner = atoms({event.event: 1})
-    only = next(iter(inner)) if len(inner) == 1 else None
-    if rate == 0 or not inner:
-        return
-    if rate == 1 or dp.NonPrivateDpEvent() in inner:
-        yield from ((atom, n * times) for atom, n in inner.items())
-    elif isinstance(only, dp.GaussianDpEvent):
-        yield (only if only.noise_multiplier < FLOOR else attr.evolve(event, event=only)), times
-    else:
-        yield event, times  # no accountant here knows it; they say so
-
-
-def describe(event: "DpEvent", unit: str = "client") -> str:
-    """The event in words, for people who read reports."""
-    import dp_accounting as dp
-
-    if isinstance(event, dp.PoissonSampledDpEvent):
-        share = f"{100 * event.sampling_probability:.4g}%"
-        return f"{_describe_queries(event.event, unit)} Poisson sample of {share} of the {unit}s"
-    if isinstance(event, dp.SampledWithoutReplacementDpEvent):
-        drawn = f"{event.sample_size:,} of {event.source_dataset_size:,} {unit}s, drawn without replacement"
-        return f"{describe(event.event, unit)}, on {drawn}"
-    if isinstance(event, dp.SelfComposedDpEvent):
-        often = "" if event.count == 1 else f"{event.count:,} times "
-        return f"{often}{describe(event.event, unit)}"
-    if isinstance(event, dp.ComposedDpEvent):
-        return " and ".join(describe(inner, unit) for inner in event.events)
-    return _describe_mechanism(event)
-
-
-def _describe_queries(event: "DpEvent", unit: str) -> str:
-    """What is done to a sample, up to the words for it."""
-    import dp_accounting as dp
-
-    if isinstance(event, dp.SelfComposedDpEvent) and event.count > 1:
-        return f"{event.count:,} queries with {describe(event.event, unit)}, of one"
-    return f"{describe(event, unit)}, on a"
-
-
-def _describe_mechanism(event: "DpEvent") -> str:
-    import dp_accounting as dp
-
-    if isinstance(event, dp.GaussianDpEvent):
-        return f"Gaussian noise, multiplier {event.noise_multiplier:#.4g}"
-    if isinstance(event, SkellamDpEvent | SampledSkellamDpEvent):
-        return _describe_skellam(event)
-    if isinstance(event, dp.LaplaceDpEvent):
-        return f"Laplace noise, multiplier {event.noise_multiplier:#.4g}"
-    if isinstance(event, dp.RandomizedResponseDpEvent):
-        share = f"{100 * event.noise_parameter:.4g}%"
-        return f"randomised response over {event.num_buckets} values, {share} of them random"
-    if isinstance(event, dp.ZCDpEvent):
-        return f"concentrated noise, rho {event.rho:.4g}" + (f", xi {event.xi:.4g}" if event.xi else "")
-    if isinstance(event, dp.NonPrivateDpEvent):
-        return "a release without noise: no guarantee"
-    return "nothing released" if isinstance(event, dp.NoOpDpEvent) else type(event).__name__
-
-
-def _describe_skellam(event: SkellamDpEvent | SampledSkellamDpEvent) -> str:
-    words = f"Skellam noise of many shares, multiplier {math.sqrt(event.variance) / event.l2:#.4g}"
-    if isinstance(event, SkellamDpEvent):
-        return words
-    return f"{words}, on a Poisson sample of {100 * event.rate:.4g}% of the clients"

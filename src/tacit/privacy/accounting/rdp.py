@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from scipy.special import gammaln
 
 from tacit.errors import TacitError
-from tacit.privacy.accounting import skellam
-from tacit.privacy.accounting.skellam import SampledSkellamDpEvent, SkellamDpEvent
+from tacit.privacy.accounting.events import handler
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -20,8 +19,7 @@ _WHOLE: Final = np.array([*range(11, 64), *(round(64 * 2 ** (k / 2)) for k in ra
 ORDERS: Final = np.concatenate([_FRACTIONAL, _WHOLE])
 """From just above 1 (epsilon of a thousand) to 16384 (epsilon of a hundredth)."""
 
-_SLACK: Final = 1e-13  # more than rounding can take off a divergence
-_SLOW_ABOVE: Final = 1024  # fixed-size sampling costs time quadratic in the order
+SLACK: Final = 1e-13  # more than rounding can take off a divergence
 
 
 def rdp_epsilon(history: Mapping["DpEvent", int], delta: float, relation: str) -> float:
@@ -32,42 +30,21 @@ def rdp_epsilon(history: Mapping["DpEvent", int], delta: float, relation: str) -
 
 
 @lru_cache(maxsize=1 << 12)
-def divergences(event: "DpEvent", relation: str) -> np.ndarray:
+def divergences(event: Any, relation: str) -> np.ndarray:
+    """As `renyi_divergences`, remembered."""
+    return renyi_divergences(event, relation)
+
+
+@singledispatch
+def renyi_divergences(event: Any, relation: str) -> np.ndarray:
     """An upper bound on the Renyi divergence of one event at each of `ORDERS`; an unknown event is refused."""
-    import dp_accounting as dp
-
-    if isinstance(event, dp.GaussianDpEvent):
-        return ORDERS / (2 * event.noise_multiplier**2)
-    if isinstance(event, SkellamDpEvent | SampledSkellamDpEvent):
-        if relation != "zero-out":
-            raise TacitError(f"Skellam noise in shares is not accounted for {relation!r} neighbours: use zero-out")
-        return skellam.divergences(event, ORDERS) + _SLACK
-    if isinstance(event, dp.PoissonSampledDpEvent) and isinstance(event.event, dp.GaussianDpEvent):
-        if relation not in ("add/remove", "zero-out"):
-            raise TacitError(f"Poisson sampling is not accounted for {relation!r} neighbours: use add/remove")
-        return _poisson(event.sampling_probability, event.event.noise_multiplier) + _SLACK
-    highest = _SLOW_ABOVE if isinstance(event, dp.SampledWithoutReplacementDpEvent) else math.inf
-    known = highest >= ORDERS
-    out = np.full_like(ORDERS, math.inf)
-    out[known] = np.maximum(_library(event, relation, ORDERS[known]), 0) + _SLACK
-    return out
+    known = handler(renyi_divergences, event)
+    if known is None:
+        raise TacitError(f"no accountant knows a {type(event).__name__}: register its `renyi_divergences`")
+    return known(event, relation)
 
 
-def _library(event: Any, relation: str, orders: np.ndarray) -> np.ndarray:
-    from dp_accounting import NeighboringRelation, UnsupportedEventError
-    from dp_accounting.rdp import RdpAccountant
-
-    neighbours = {"add/remove": "ADD_OR_REMOVE_ONE", "zero-out": "REPLACE_SPECIAL"}.get(relation, "REPLACE_ONE")
-    try:
-        return RdpAccountant(orders.tolist(), NeighboringRelation[neighbours]).compose(event).rdp
-    except UnsupportedEventError as error:
-        raise TacitError(
-            f"{type(event).__name__} is not accounted for {relation!r} neighbours: use Poisson sampling with "
-            "add/remove, or a fixed-size sample with replace-one"
-        ) from error
-
-
-def _poisson(rate: float, z: float) -> np.ndarray:
+def sampled_gaussian(rate: float, z: float) -> np.ndarray:
     """The Gaussian on a Poisson sample (Mironov, Talwar and Zhang 2019): log E[(1 - q + q L)^a] / (a - 1)."""
     moments = np.concatenate([_fractional_moments(rate, z), [_whole_moment(rate, z, int(a)) for a in _WHOLE]])
     return np.maximum(moments, 0) / (ORDERS - 1)

@@ -15,12 +15,17 @@ import attr
 import numpy as np
 from scipy.special import gammaln
 
+from tacit.errors import TacitError
+from tacit.privacy.accounting.events import describe, register
+from tacit.privacy.accounting.rdp import ORDERS, SLACK, renyi_divergences
+
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 else:
     DpEvent = object  # dp-accounting takes a second to import, and asks nothing of an event
 
 
+@register
 @attr.frozen
 class SkellamDpEvent(DpEvent):
     """Noise of this variance on a sum of integer vectors that one client moves by at most these norms."""
@@ -29,7 +34,13 @@ class SkellamDpEvent(DpEvent):
     l2: float
     l1: float
 
+    @property
+    def multiplier(self) -> float:
+        """Noise over sensitivity, as for a Gaussian."""
+        return math.sqrt(self.variance) / self.l2
 
+
+@register
 @attr.frozen
 class SampledSkellamDpEvent(DpEvent):
     """The same on a Poisson sample, seen by who does not know the cohort.
@@ -45,9 +56,32 @@ class SampledSkellamDpEvent(DpEvent):
     l2: float
     l1: float
 
+    @property
+    def multiplier(self) -> float:
+        return math.sqrt(self.variance) / self.l2
+
 
 Event = SkellamDpEvent | SampledSkellamDpEvent
 _FREE: Final = 1e-300
+
+
+@describe.register(SkellamDpEvent)
+def _(event: SkellamDpEvent, unit: str = "client") -> str:
+    return f"Skellam noise of many shares, multiplier {event.multiplier:#.4g}"
+
+
+@describe.register(SampledSkellamDpEvent)
+def _(event: SampledSkellamDpEvent, unit: str = "client") -> str:
+    sample = f"a Poisson sample of {100 * event.rate:.4g}% of the clients"
+    return f"Skellam noise of many shares, multiplier {event.multiplier:#.4g}, on {sample}"
+
+
+@renyi_divergences.register(SkellamDpEvent)
+@renyi_divergences.register(SampledSkellamDpEvent)
+def _(event: Event, relation: str) -> np.ndarray:
+    if relation != "zero-out":
+        raise TacitError(f"Skellam noise in shares is not accounted for {relation!r} neighbours: use zero-out")
+    return divergences(event, ORDERS) + SLACK
 
 
 def divergences(event: Event, orders: np.ndarray) -> np.ndarray:

@@ -1,19 +1,31 @@
-"""The two ways to look at a client's data: exactly, or one clipped and noisy query at a time."""
+"""Gradients of a batch: the exact mean, calls that are counted, and the sum of clipped gradients of single examples.
+
+Of that sum, `plain` is what is meant; `ghost` gives the same and stores less.
+
+Of one example, the gradient of W in a layer `a W^T + b` is the outer product of g, the loss's gradient at the layer's
+outputs, and a, its inputs. Its norm is |g| |a|, and the clipped sum over a batch is one matrix product: no example's
+gradient of a linear layer is ever made (Goodfellow 2015). Other parameters (a transform, norms, convolutions) have
+their gradients made one by one, as before.
+"""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
+from torch.func import grad, vmap
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from tacit.core import tree
 from tacit.core.contract import Batch, Losses, Task, Tree
-from tacit.privacy.mechanisms import lattice
-from tacit.privacy.mechanisms import noise as noises
-from tacit.privacy.mechanisms.per_example import ghost, integer_sum
+from tacit.privacy.mechanisms.clipping import clip, shrinking
+from tacit.privacy.mechanisms.lattice import place
 
+_AT_ONCE: Final = 1 << 22  # numbers in the gradients of the examples that are made together
 BatchOf = Callable[[int], Batch]
 
 
@@ -35,38 +47,6 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class Private:
-    """Each example's gradient clipped to `bound`, summed, noise of `z * bound` added, divided by a public number.
-
-    For every data set, adding or removing one row moves the sum by at most `bound`. The divisor is the expected
-    batch size, never the realised one, and an empty batch still gets its noise.
-    """
-
-    task: Task
-    batch: BatchOf
-    bound: float
-    z: Tensor  # noise multiplier of this client, 0-d
-    expected: Tensor  # expected batch size of this client, 0-d, public
-    noise: noises.Noise
-    exact: bool = False  # examples' gradients are summed as integers, and the noise is discrete
-
-    def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
-        x, y, mask = self.batch(step)
-        noisy = (self._exact if self.exact else self._fast)(losses or self.task.losses, params, x, y, mask)
-        return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), noisy)
-
-    def _fast(self, losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor) -> Tree:
-        return noises.add(ghost(losses, params, x, y, mask, self.bound), self.z * self.bound, self.noise)
-
-    def _exact(self, losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor) -> Tree:
-        """Every example's gradient is on the lattice before anything is added: no rounding of a sum to bound."""
-        total = integer_sum(losses, params, x, y, mask, self.bound, self.z)
-        noisy = total + self.noise.discrete(tree.size(params), self.z)
-        size = lattice.step(self.bound, self.z)
-        return tree.each(lambda leaf, like: (leaf * size).to(like.dtype), tree.unflatten(noisy, params), params)
-
-
-@dataclass(frozen=True)
 class Counted:
     """Counts calls by batch. A client program is the same for all clients, so the counts are public."""
 
@@ -81,3 +61,135 @@ class Counted:
         """How often each batch of a program of so many steps was asked. A batch has two names: step 2 of 3 is -1."""
         asked = Counter(step % steps for step in self.calls)
         return tuple(asked[step] for step in range(steps))
+
+
+def plain(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float) -> Tree:
+    """Each example's gradient, clipped to `bound` over all leaves together, zero where it is not real; their sum."""
+
+    def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tree:
+        clipped, _ = clip(grad(lambda p: losses(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params), bound)
+        return tree.each(lambda leaf: torch.where(real, leaf, 0.0), clipped)
+
+    return tree.each(lambda leaf: leaf.sum(0), vmap(one)(x, y, mask))
+
+
+def integer_sum(
+    losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float, multiplier: Tensor
+) -> Tensor:
+    """As `plain`, as one vector of integers: each clipped gradient is put on the lattice of `multiplier` by itself.
+
+    Every example's is made, a few at a time. One example more or less moves the sum by at most the lattice's limit.
+    """
+
+    def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tensor:
+        clipped, _ = clip(grad(lambda p: losses(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params), bound)
+        return torch.where(real, place(tree.flatten(clipped), bound, multiplier), 0)
+
+    several = max(1, _AT_ONCE // max(1, tree.size(params)))
+    parts = zip(*(rows.split(several) for rows in (x, y, mask)), strict=True)
+    return torch.stack([vmap(one)(*part).sum(0) for part in parts]).sum(0)
+
+
+def ghost(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float) -> Tree:
+    """As `plain`, up to the rounding of floats."""
+    layers = linear_layers(losses, params, x[:1], y[:1])
+    if not layers:
+        return plain(losses, params, x, y, mask, bound)
+    stored = tree.drop(params, [name for layer in layers for name in layer.names])
+    taps = {layer.weight: params[layer.weight].new_zeros(layer.width) for layer in layers}
+
+    def one(xi: Tensor, yi: Tensor) -> tuple[tuple[Tree, Tree], Tree]:
+        def loss(own: Tree, added: Tree) -> tuple[Tensor, Tree]:
+            with _Tapped(params, added) as tapped:
+                value = losses(params | own, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0)
+            return value, tapped.inputs
+
+        return grad(loss, argnums=(0, 1), has_aux=True)(stored, taps)
+
+    (own, outer), inner = vmap(one)(x, y)
+    squares = [_square(leaf) for leaf in own.values()]
+    sizes = torch.stack([layer.size(_square(inner[layer.weight])) for layer in layers])
+    squares += [_square(outer[layer.weight]) * size for layer, size in zip(layers, sizes, strict=True)]
+    factor, finite = shrinking(torch.stack(squares).sum(0).sqrt(), bound)
+    # inputs of more than 1e9: the square of a small gradient vanishes, and their product is not small
+    keep = mask & finite & (sizes < torch.finfo(sizes.dtype).tiny ** -0.5).all(0)
+    total = tree.each(lambda leaf: torch.tensordot(torch.where(keep, factor, 0.0), _kept(leaf, keep), 1), own)
+    for layer in layers:
+        g = _kept(outer[layer.weight] * factor.unsqueeze(-1), keep)
+        total[layer.weight] = g.T @ _kept(inner[layer.weight], keep)
+        if layer.bias is not None:
+            total[layer.bias] = g.sum(0)
+    return {name: total[name] for name in params}
+
+
+class Layer(NamedTuple):
+    """A linear layer, by the names of its parameters."""
+
+    weight: str
+    bias: str | None
+    width: int
+
+    @property
+    def names(self) -> list[str]:
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def size(self, inputs: Tensor) -> Tensor:
+        """Squared norm of what a gradient at the outputs is multiplied with; a bias has an input of 1."""
+        return inputs if self.bias is None else inputs + 1
+
+
+def linear_layers(losses: Losses, params: Tree, x: Tensor, y: Tensor) -> list[Layer]:
+    """Those whose parameters are used once, on one row for each example, and in nothing else; found by a trial."""
+    with _Watched(params) as watched:
+        losses(params, x, y)
+    return [layer for layer in watched.layers if all(watched.uses[name] == 1 for name in layer.names)]
+
+
+class _Watched(TorchFunctionMode):
+    def __init__(self, params: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._names = {id(leaf): name for name, leaf in params.items()}
+        self.uses: Counter[str] = Counter()
+        self.layers: list[Layer] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        self.uses.update(self._names[id(leaf)] for leaf in pytree.tree_leaves((args, given)) if id(leaf) in self._names)
+        if func is linear:
+            x, weight, bias = _arguments(*args, **given)
+            if id(weight) in self._names and x.dim() == 2 and x.shape[0] == 1:  # one row: the trial has one example
+                self.layers.append(Layer(self._names[id(weight)], self._names.get(id(bias)), weight.shape[0]))
+        return func(*args, **given)
+
+
+class _Tapped(TorchFunctionMode):
+    """Adds a tap to the outputs of each layer, to differentiate by, and keeps the inputs."""
+
+    def __init__(self, params: Mapping[str, Tensor], taps: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._names = {id(params[name]): name for name in taps}
+        self._taps = taps
+        self.inputs: Tree = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is linear:
+            x, weight, bias = _arguments(*args, **given)
+            if (name := self._names.get(id(weight))) is not None:
+                self.inputs[name] = x.squeeze(0)
+                return linear(x, weight, bias) + self._taps[name]
+        return func(*args, **given)
+
+
+def _arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    return input, weight, bias
+
+
+def _square(leaf: Tensor) -> Tensor:
+    """Squared norm of each example's."""
+    return leaf.flatten(1).square().sum(1) if leaf.dim() > 1 else leaf.square()
+
+
+def _kept(leaf: Tensor, keep: Tensor) -> Tensor:
+    """Zero where an example is left out: not even NaN gets through."""
+    return torch.where(keep.reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, 0.0)

@@ -1,31 +1,39 @@
-"""How an upload leaves a client, and what the server makes of the sum.
+"""How an upload leaves a client, and what the server makes of the sum: what every mechanism's release must say.
 
 `encode` runs on the client, `decode` on the server; between them lies one sum per level. A release never sees a
 method, and states its noise as a multiple of its sensitivity: the plan turns that into an event of the ledger.
+
+Uploads enter the privacy room here, in simulation on any engine (`encoded_sum`). A release that only clips sums without
+making the messages (`clipped_upload_sum`); all others encode every client's message, then sum. A client of a
+federation, which is alone, encodes its own, and its server sums what it admits.
 
 Where noise is `exact`, bodies are integers on the lattice of their level (`lattice`), sums are sums of integers, and
 the noise is discrete Gaussian: the same multiplier, by the proof of `discrete_gaussian`. Floats are made of what is
 noisy alone.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from tacit.core import tree
 from tacit.core.contract import Shared, Tree
-from tacit.privacy.mechanisms import noise as noises
-from tacit.privacy.mechanisms.clipping import Clip, clip, measure
-from tacit.privacy.mechanisms.lattice import fits, limits, place, step
-from tacit.privacy.mechanisms.level_weights import Merge, Released
+from tacit.errors import TacitError
+from tacit.privacy.mechanisms.clipped_upload_sum import Uploads, clipped_upload_sum, sum_by_level
+from tacit.privacy.mechanisms.clipping import Clip
+from tacit.privacy.mechanisms.lattice import limits, step
+from tacit.privacy.mechanisms.noise import Noise
 
 BIT: Final = 0.5
 """A bit of a moving clip bound is sent as plus or minus this."""
 INTEGER: Final = torch.int32
-_WIDEST: Final = 2**31 - 1  # noise is at most 2^26: it would have to be 30 standard deviations away
+ROUNDING: Final = 1e-3  # of norms of received messages
+_UNBOUNDED: Final = 1e6  # norm of an upload without a bound: far above any that training gives
 
 
 class Message(NamedTuple):
@@ -56,237 +64,158 @@ class OnlyClips(NamedTuple):
     beside: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class Release(Protocol):
+class MaskedSum(NamedTuple):
+    """Messages that are one leaf of `size` integers modulo 2^bits, so that they can be summed under masks.
+
+    `least`: clients in a sum that may be shown. `threshold`: the share of a cohort that must stay to the end for its
+    sum to be unmasked; more than half of it, if 0.5.
+    """
+
+    leaf: str
+    size: int
+    bits: int
+    least: int
+    threshold: float
+
+
+class Inadmissible(TacitError):
+    """A received message that no honest client can have sent. `reason` is a word, to be counted."""
+
+    def __init__(self, reason: Literal["huge", "shape"], what: str) -> None:
+        super().__init__(what)
+        self.reason: Literal["huge", "shape"] = reason
+
+
+class Release(ABC):
+    """What a mechanism does with uploads. What is not overridden is for bodies that are uploads as they are."""
+
     def start(self) -> Tree:
         """Public state, for example the clip bound: broadcast and checkpointed."""
-        ...
+        return {}
 
     def blank(self, like: Tree) -> Tree:
         """A message's body for an upload of these shapes, all zero."""
-        ...
+        return tree.zeros(like)
 
-    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
+    @abstractmethod
+    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: Noise) -> Message:
         """One client's message, of whatever its program gave: the clip is here, and nothing before it is trusted."""
         ...
 
-    def only_clips(self, state: Tree) -> "OnlyClips | None":
+    def only_clips(self, state: Tree) -> OnlyClips | None:
         """How `encode` clips, where it does no more to a body than that: a sum then needs no messages. Else None."""
-        ...
+        return None
 
-    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
+    @abstractmethod
+    def decode(self, state: Tree, totals: Totals, noise: Noise) -> tuple[Shared | None, Tree]:
         """The mean and the next public state; no mean where the round must be discarded."""
         ...
 
     def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
         """Bodies in the units of an upload; leading dimensions of leaves are those of `level`."""
-        ...
-
-
-@dataclass(frozen=True)
-class Open:
-    """No protection: the plain mean of what came. An upload that is not finite counts as zero."""
-
-    def start(self) -> Tree:
-        return {}
-
-    def blank(self, like: Tree) -> Tree:
-        return tree.zeros(like)
-
-    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
-        body, _ = clip(tree.join(upload), torch.inf)
-        return Message(body, torch.zeros(()), torch.zeros(()))
-
-    def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
         return body
 
-    def only_clips(self, state: Tree) -> OnlyClips:
-        return OnlyClips(torch.inf, lambda inside, *_: (torch.zeros(inside.shape), torch.zeros(inside.shape)))
+    def exactly(self, dtype: torch.dtype) -> "Release":
+        """The same with noise that floating point cannot betray, and means of this type: what a federation asks for."""
+        raise TacitError(
+            f"the noise of {type(self).__name__} is on floating-point numbers: use it in simulations alone"
+        )
 
-    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
-        several = totals.members.sum().clamp(min=1)
-        return tree.split(tree.each(lambda leaf: leaf.sum(0) / several.to(leaf.dtype), totals.body)), state
+    def largest_norm(self, state: Tree, size: int) -> float:
+        """What no honest client's body of so many numbers exceeds, read in the units of an upload.
 
+        Save with a chance below 1e-30, where it carries noise.
+        """
+        return _UNBOUNDED
 
-@dataclass(frozen=True)
-class Grouped:
-    """A trusted server adds noise to each level's sum and merges the levels' means (FedHDP; one level: DP-FedAvg).
+    def admit(self, state: Tree, message: Message, like: Tree, level: int) -> Message:
+        """A received message as it enters the sum, or `Inadmissible`. Its body has the leaves of `like`, all finite."""
+        known = self.read(state, message.body, torch.tensor(level))
+        most = self.largest_norm(state, max(tree.size(message.body), 1))
+        if not float(tree.norm(tree.each(lambda leaf: leaf.double(), known))) <= most:
+            raise Inadmissible("huge", f"a norm above {most:g}")
+        return message
 
-    Every sum is divided by a public number, the expected count. A level nobody of which was sampled still gets its
-    noise. The noise on level j's sum has std `multipliers[j] * sensitivity * bound`, bits included in the price.
-    """
+    def wire(self, body: Tree) -> Tree:
+        """A body as it is sent."""
+        return body
 
-    clip: Clip
-    multipliers: tuple[float, ...]  # z of each level, 0 for a level without a guarantee
-    expected: tuple[float, ...]  # sampled clients of each level in expectation
-    merge: Merge
-    sensitivity: float = 1.0  # of a sum of unit vectors: 1 add/remove, 2 replace-one
-    exact: torch.dtype | None = None  # noise is exact, and the mean of this type
-
-    def start(self) -> Tree:
-        return _start(self.clip) | tree.prefix("merge", self.merge.start(len(self.multipliers)))
-
-    def blank(self, like: Tree) -> Tree:
-        return _blank(like, self.exact)
-
-    def ratio(self, j: int) -> float:
-        """Noise on the sum of level j, in clip bounds."""
-        return self.clip.multiplier(self.multipliers[j]) * self.sensitivity
-
-    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
-        body, inside = clip(tree.join(upload), state["bound"])
-        message = Message(body, *self._beside(inside, measure(body), level))
-        if self.exact is None or not body:
-            return message
-        ratios = torch.tensor([self.ratio(j) for j in range(len(self.multipliers))], dtype=torch.float64)
-        integers = place(tree.flatten(body), state["bound"], ratios[level])
-        return message._replace(body=tree.unflatten(integers, body))
-
-    def only_clips(self, state: Tree) -> OnlyClips | None:
-        """Exact sums are sums of integers: then every message is put on its lattice first."""
-        return OnlyClips(state["bound"], self._beside) if self.exact is None else None
-
-    def _beside(self, inside: Tensor, power: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-        bit = _bit_of(self.clip, inside)
-        if all(self.multipliers):
-            return bit, torch.zeros_like(bit)
-        opted_out = (torch.tensor(self.multipliers) == 0)[level]
-        return bit, torch.where(opted_out, power, 0.0)
-
-    def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
-        if self.exact is None:
-            return body
-        return _read(body, state["bound"], [self.ratio(j) for j in range(len(self.multipliers))], level, self.exact)
-
-    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
-        bits, asked = torch.zeros((), dtype=torch.float64), 0.0
-        released: list[Released | None] = []
-        for j, (z, expected) in enumerate(zip(self.multipliers, self.expected, strict=True)):
-            if expected == 0 or not self.merge.asks(j):
-                released.append(None)
-                continue
-            released.append(self._mean(j, float(state["bound"]), totals, noise))
-            bits, asked = bits + self._bits(z, totals.bit[j].double(), noise), asked + expected
-        weights, memory = self.merge.weigh(tree.strip("merge", state), released, self._power(totals))
-        mean = tree.each(lambda leaf: torch.zeros_like(leaf[0], dtype=self.exact), totals.body)
-        for weight, level in zip(weights.tolist(), released, strict=True):
-            mean = mean if level is None else tree.axpy(weight, level.mean, mean)
-        return tree.split(mean), _moved(self.clip, state, bits, asked) | tree.prefix("merge", memory)
-
-    def _mean(self, j: int, bound: float, totals: Totals, noise: noises.Noise) -> Released:
-        total, std = tree.each(lambda leaf: leaf[j], totals.body), self.ratio(j) * bound
-        if self.exact is None:
-            noisy = noises.add(total, std, noise)
-        else:
-            integers = _noisy(total, torch.tensor(self.ratio(j), dtype=torch.float64), noise)
-            noisy = self.read({"bound": torch.tensor(bound, dtype=torch.float64)}, integers, torch.tensor(j))
-        mean = tree.scale(noisy, 1 / self.expected[j])
-        return Released(mean, tree.size(mean) * (std / self.expected[j]) ** 2, self.expected[j])
-
-    def _bits(self, z: float, total: Tensor, noise: noises.Noise) -> Tensor:
-        std = self.clip.bit_std(z) * self.sensitivity
-        if self.exact is None:
-            return total + noise.normal(1, torch.float64)[0] * std
-        ratio = torch.tensor(std / BIT, dtype=torch.float64)
-        return _noisy_bit(total, ratio, noise) * step(BIT, ratio)
-
-    def _power(self, totals: Totals) -> Tensor:
-        """Mean squared norm of the uploads of clients that opted out; 0 if there are none."""
-        opted_out = [j for j, z in enumerate(self.multipliers) if z == 0 and self.expected[j] > 0]
-        several = sum(self.expected[j] for j in opted_out)
-        return totals.power[opted_out].sum() / several if opted_out else torch.zeros(())
-
-
-@dataclass(frozen=True)
-class Local:
-    """Each client adds the whole noise itself: nobody is trusted. Any two uploads are at most 2 bounds apart.
-
-    Where only the sum is seen, a client adds a share: a round of fewer than `least` clients is discarded.
-    """
-
-    clip: Clip
-    multipliers: tuple[float, ...]
-    expected: float
-    least: int = 0
-    exact: torch.dtype | None = None  # noise is exact, and the mean of this type
-
-    def start(self) -> Tree:
-        return _start(self.clip)
-
-    def blank(self, like: Tree) -> Tree:
-        return _blank(like, self.exact)
-
-    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
-        message = _clipped(self.clip, state, upload)
-        std, bit_std = (torch.tensor(each, dtype=torch.float64)[level] for each in (self._ratios, self._bit_stds))
-        if self.exact is not None:
-            integers = noises.noisy_integers(message.body, state["bound"], std, noise).clamp(-_WIDEST, _WIDEST).int()
-            bit = _noisy_bit(message.bit, bit_std / BIT, noise) if any(self._bit_stds) else message.bit
-            return Message(tree.unflatten(integers, message.body), bit, message.power)
-        first = next(iter(message.body.values()), message.bit)
-        body = noises.add(message.body, (std * state["bound"]).to(first.dtype), noise)
-        bit = message.bit + (noise.normal(1, torch.float64)[0] * bit_std).to(message.bit.dtype)
-        return Message(body, bit, message.power)
-
-    def only_clips(self, state: Tree) -> None:
+    @property
+    def masked_sum(self) -> MaskedSum | None:
+        """How messages are summed under masks; None if they are not integers."""
         return None
 
-    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared | None, Tree]:
-        if int(totals.members.sum()) < self.least:
-            return None, state
-        levels = torch.arange(len(self.multipliers))
-        bodies, bits = self.read(state, totals.body, levels), totals.bit.double()
-        if self.exact is not None and any(self._bit_stds):
-            bits = bits * step(BIT, torch.tensor(self._bit_stds, dtype=torch.float64) / BIT)
-        mean = tree.each(lambda leaf: leaf.sum(0) / self.expected, bodies)
-        return tree.split(mean), _moved(self.clip, state, bits.sum(), self.expected)
-
-    def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
-        return body if self.exact is None else _read(body, state["bound"], self._ratios, level, self.exact)
-
-    @property
-    def _ratios(self) -> list[float]:
-        """Noise of each level, in clip bounds."""
-        return [2 * self.clip.multiplier(z) for z in self.multipliers]
-
-    @property
-    def _bit_stds(self) -> list[float]:
-        return [2 * self.clip.bit_std(z) for z in self.multipliers]
+    def std_of_mean(self, levels: np.ndarray) -> float:
+        """Noise in each coordinate of a mean over clients of these levels, for a release that protects figures."""
+        raise TacitError(f"{type(self).__name__} does not say what noise its mean has: let `for_figures` name another")
 
 
-def _start(rule: Clip) -> Tree:
+NoiseOf = Callable[[Tensor], Noise]
+"""The noise of a client's key."""
+
+
+def encoded_sum(release: Release, state: Tree, uploads: Uploads, levels: int, noise: NoiseOf) -> Totals:
+    """The sum of a chunk's messages by level: clip, encode and sum, whoever computed the uploads and however."""
+    clips = release.only_clips(state)
+    if clips is None:
+        return sum_messages(encode_all(release, state, uploads, noise), uploads, levels)
+    body, inside, power = clipped_upload_sum(uploads, clips.bound, levels)
+    bit, sent = clips.beside(inside, power, uploads.level)
+    return _totals(body, bit, sent, uploads, levels)
+
+
+def encode_all(release: Release, state: Tree, uploads: Uploads, noise: NoiseOf) -> Message:
+    """Every client's message, one row each."""
+
+    def one(upload: Tree, level: Tensor, key: Tensor) -> Message:
+        return release.encode(state, tree.split(upload), level, noise(key))
+
+    return vmap(one)(uploads.stored(), uploads.level, uploads.key)
+
+
+def sum_messages(messages: Message, uploads: Uploads, levels: int, bodies: bool = True) -> Totals:
+    """Messages that were made, summed by level; without `bodies` theirs are left as they are, to be summed securely."""
+    body = messages.body
+    if bodies:
+        body = tree.each(lambda leaf: sum_by_level(leaf, uploads, levels), body)
+    return _totals(body, messages.bit, messages.power, uploads, levels)
+
+
+def _totals(body: Tree, bit: Tensor, power: Tensor, uploads: Uploads, levels: int) -> Totals:
+    bits, powers = (sum_by_level(each, uploads, levels) for each in (bit, power))
+    return Totals(body, bits, powers, uploads.belongs(levels).sum(1))
+
+
+def start_bound(rule: Clip) -> Tree:
+    """The public state of a clip bound."""
     return {"bound": torch.tensor(rule.bound, dtype=torch.float64)}
 
 
-def _blank(like: Tree, exact: torch.dtype | None) -> Tree:
-    return tree.zeros(like) if exact is None else tree.each(lambda leaf: torch.zeros_like(leaf, dtype=INTEGER), like)
+def move_bound(rule: Clip, state: Tree, bits: Tensor, asked: float) -> Tree:
+    """The next bound, from the noisy sum of bits of so many clients in expectation."""
+    if not asked:
+        return state
+    return {"bound": rule.move(state["bound"], 0.5 + bits / asked)}
 
 
-def _clipped(rule: Clip, state: Tree, upload: Shared) -> Message:
-    """With its bit only where the rule needs bits, and so pays for them: under `Local` everybody sees it."""
-    body, inside = clip(tree.join(upload), state["bound"])
-    return Message(body, _bit_of(rule, inside), torch.zeros(()))
-
-
-def _bit_of(rule: Clip, inside: Tensor) -> Tensor:
+def bit_of(rule: Clip, inside: Tensor) -> Tensor:
     """Zero where the rule moves by no bits, and so pays for none."""
     bit = inside.to(torch.float32) - BIT
     return bit if rule.bit_std(1.0) else torch.zeros_like(bit)
 
 
-def _noisy(total: Tree, ratio: Tensor, noise: noises.Noise) -> Tree:
-    """A sum of integers, with the noise of its lattice."""
-    if not total:
-        return {}
-    drawn = tree.unflatten(noise.discrete(tree.size(total), ratio), total)
-    return tree.each(lambda leaf, more: leaf.long() + more, total, drawn)
-
-
-def _noisy_bit(total: Tensor, ratio: Tensor, noise: noises.Noise) -> Tensor:
+def add_noise_to_bit(total: Tensor, ratio: Tensor, noise: Noise) -> Tensor:
     """A sum of bits of +-1/2 in steps of their own lattice, with its noise: a whole number, exact as a float64."""
     return ((2 * total).round().long() * limits(ratio) + noise.discrete(1, ratio)[0]).double()
 
 
-def _read(body: Tree, bound: Tensor, ratios: list[float], level: Tensor, dtype: torch.dtype) -> Tree:
+def blank_integers(like: Tree, exact: torch.dtype | None) -> Tree:
+    """As an upload, or where noise is exact as integers of its shapes."""
+    return tree.zeros(like) if exact is None else tree.each(lambda leaf: torch.zeros_like(leaf, dtype=INTEGER), like)
+
+
+def read_integers(body: Tree, bound: Tensor, ratios: list[float], level: Tensor, dtype: torch.dtype) -> Tree:
+    """Integers on the lattices of their levels, in the units of an upload."""
     size = step(bound, torch.tensor(ratios, dtype=torch.float64))[level]
 
     def scaled(leaf: Tensor) -> Tensor:
@@ -294,39 +223,3 @@ def _read(body: Tree, bound: Tensor, ratios: list[float], level: Tensor, dtype: 
         return (leaf.double() * size.reshape((*level.shape, *(1,) * inner))).to(dtype)
 
     return tree.each(scaled, body)
-
-
-def _moved(rule: Clip, state: Tree, bits: Tensor, asked: float) -> Tree:
-    if not asked:
-        return state
-    return {"bound": rule.move(state["bound"], 0.5 + bits / asked)}
-
-
-def admit(message: Message, like: Mapping[str, Tensor], bound: float | Tensor) -> Message | None:
-    """A received message, clipped again (a client's word is not a bound), or None if it is malformed.
-
-    None for missing or extra names, another shape or dtype, or a value that is not finite. A squared norm that was sent
-    is replaced by the true one.
-    """
-    body = message.body
-    if body.keys() != like.keys() or message.bit.dim() != 0 or message.power.dim() != 0:
-        return None
-    if any(body[name].shape != leaf.shape or body[name].dtype != leaf.dtype for name, leaf in like.items()):
-        return None
-    if not all(bool(leaf.isfinite().all()) for leaf in body.values()) or not bool(message.bit.isfinite()):
-        return None
-    clipped, _ = clip(body, bound)
-    power = torch.where(message.power == 0, 0.0, measure(clipped))
-    return Message(clipped, message.bit.clamp(-0.5, 0.5), power)
-
-
-def admit_integers(message: Message, release: Grouped, level: int, bound: float | Tensor) -> Message | None:
-    """A received message of integers, or None if its norm, in integers, is above the limit of its level's lattice.
-
-    Its bit is one of two; a squared norm that was sent is replaced by the true one.
-    """
-    if message.body and not fits(tree.flatten(message.body), release.ratio(level)):
-        return None
-    known = release.read({"bound": torch.as_tensor(bound)}, message.body, torch.tensor(level))
-    power = torch.where(message.power == 0, 0.0, tree.norm(known).square())
-    return Message(message.body, torch.where(message.bit > 0, BIT, -BIT), power)

@@ -25,7 +25,7 @@ The third reading, a server that adds the noise itself, is the plan `Central`.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -35,11 +35,22 @@ from tacit.core.checked import checked
 from tacit.core.contract import Tree
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Relation
-from tacit.privacy.accounting.calibration import account_for, gaussian_event, noise_for, only_level, participations_of
 from tacit.privacy.mechanisms import noise as noises
-from tacit.privacy.mechanisms import release as releases
-from tacit.privacy.mechanisms.clipping import Fixed, clip
-from tacit.privacy.plan import Account, CalibrationContext, Plan
+from tacit.privacy.mechanisms.clipping import Clip, Fixed, clip
+from tacit.privacy.mechanisms.local import LocalRelease
+from tacit.privacy.mechanisms.open import OpenRelease
+from tacit.privacy.plan import (
+    Account,
+    CalibrationContext,
+    Mechanism,
+    Plan,
+    Words,
+    account_for,
+    gaussian_event,
+    noise_for,
+    only_level,
+    participations_of,
+)
 
 Seen = Literal["messages", "sum"]
 EXTRA = "extra/"
@@ -151,7 +162,7 @@ class StepNoise:
 
 @checked
 @dataclass(frozen=True)
-class Stepwise:
+class Stepwise(Mechanism):
     """Every local step is clipped to `bound` and covered with noise; see this module for what that guarantees.
 
     With `extra_bound` the model and what comes with it (AdaPeD's psi) are clipped separately, else their concatenation.
@@ -159,6 +170,18 @@ class Stepwise:
     the clients stay below). `least`: with `seen="sum"`, how many clients a round has at least; a smaller one is
     discarded, and charged (default: what a round has in 99% of the cases). A sum has one level, and nobody opts out.
     """
+
+    name: ClassVar[str] = "stepwise"
+    words: ClassVar[Mapping[str, Words]] = {
+        "stepwise": Words(
+            "against everybody, the server included",
+            "noise is added on your machine, in every step; you need to trust nobody with your update",
+        ),
+        "stepwise-sum": Words(
+            "against a server that sees sums alone, as long as no client drops out",
+            "your machine adds a share of the noise, and you trust the server to look at the sum of all updates alone",
+        ),
+    }
 
     bound: float = 1.0
     extra_bound: float | None = None
@@ -175,6 +198,22 @@ class Stepwise:
             raise TacitError(f"least is {self.least}: a number of at least 1, and only with seen='sum'")
 
     @property
+    def server_sees(self) -> Seen:
+        return self.seen
+
+    @property
+    def plan_name(self) -> str:
+        return "stepwise-sum" if self.seen == "sum" else self.name
+
+    def for_figures(self, clip: Clip, times: int) -> Mechanism:
+        if self.seen == "sum":
+            raise TacitError(
+                "with seen = 'sum' noise is in shares of floats, which no masked sum of a federation carries, so that "
+                "figures cannot be protected alike: set evaluate.deployment to 'off', or use plan 'distributed'"
+            )
+        return super().for_figures(clip, times)
+
+    @property
     def bounds(self) -> tuple[float, ...]:
         return (self.bound,) if self.extra_bound is None else (self.bound, self.extra_bound)
 
@@ -188,11 +227,10 @@ class Stepwise:
         # parts with a bound each are as many Gaussian mechanisms: sqrt(parts) more noise for the same z
         ratios = tuple(2 * zj * math.sqrt(len(self.bounds)) for zj in z)
         return Plan(
-            "stepwise",
+            self.plan_name,
             self,
             setting,
-            releases.Open(),
-            unit="client",
+            OpenRelease(),
             relation="replace",
             client=_charged(setting, z, "replace", tau),
             steps=StepNoise(self.bounds, ratios, tau),
@@ -209,20 +247,18 @@ class Stepwise:
         z = self._calibrated(setting, times, "zero-out")
         least = self._fewest(setting)
         total = tau * math.hypot(*self.bounds)
-        release = releases.Local(
+        release = LocalRelease(
             Fixed(total), tuple(zj / (2 * math.sqrt(least)) for zj in z), setting.rate * len(setting.ids), least
         )
         # one step's share of the noise in units of its bound, for the figure as published
         ratios = tuple(zj * math.sqrt(tau / least) for zj in z)
         return Plan(
-            "stepwise-sum",
+            self.plan_name,
             self,
             setting,
             release,
-            unit="client",
             relation="zero-out",
             client=_charged(setting, z, "zero-out", 1),
-            summed=True,
             steps=StepNoise(self.bounds, (0.0,) * len(z), tau),
             multipliers=z,
             notes=(

@@ -1,21 +1,31 @@
-"""Bit-width, scale and noise of the distributed plan: how an upload becomes integers modulo 2^b, and what can go wrong.
+"""How an upload becomes integers modulo 2^b under distributed noise: bit-width, scale, rotation, and what can go wrong.
 
 Symbols as in PrivateFL, Algorithm 3: C the clip bound, s the scale, j the padded dimension, K clients in a round,
 s^2 mu the variance of all noise, b the bits of a coordinate, m how many standard deviations fit into half the range:
 
     2^b = 2 m s sqrt(C^2 K^2 / j + K / (4 s^2) + mu)
+
+The rotation, sign flips J and then the Walsh-Hadamard transform H / sqrt(j), spreads an upload evenly over its
+coordinates, so that few bits hold each of them. The signs are public: the guarantee holds for any signs, and only the
+chance of a wrap-around rests on their being random.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import rng
 from tacit.errors import TacitError
-from tacit.privacy.mechanisms.rotation import padded
 
 WRAP: Final = 1e-6  # target for the chance that any coordinate of a round's sum wraps around
 _REJECTED: Final = 1e-6  # v: the chance that a rounding is drawn again
 _MOST_BITS: Final = 40
+_BLOCK: Final = 64  # the first six of the transform's passes are one product with this matrix
+_ROWS: Final = 1 << 14  # blocks in one product: bounds the memory beside the vector itself
 
 
 @dataclass(frozen=True)
@@ -99,3 +109,77 @@ def solve(variance: float, size: int, bound: float, bits: int, least: int, most:
 
 def _bits(deviations: float, clients: int) -> int:
     return math.floor(math.log2(deviations * math.sqrt(clients))) + 1
+
+
+def unwrap(residues: Tensor, bits: int) -> Tensor:
+    """The numbers from -2^(b-1) to 2^(b-1) - 1 with these residues."""
+    half = 1 << (bits - 1)
+    return ((residues + half) & ((1 << bits) - 1)) - half
+
+
+def wrapped(total: Tensor, bits: int) -> int:
+    """How many coordinates of a true sum do not come back as they were. Known in simulation only."""
+    return int((unwrap(total, bits) != total).sum())
+
+
+def padded(size: int) -> int:
+    """The next power of two."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def transform_(rows: Tensor) -> Tensor:
+    """H x along the last dimension, a power of two, in place and without the factor: H H x = j x."""
+    size = rows.shape[-1]
+    block = min(size, _BLOCK)
+    for part in rows.view(-1, block).split(_ROWS):
+        part.copy_(part @ _matrix(block, rows.dtype).to(rows.device))
+    while block < size:
+        pairs = rows.view(-1, 2, block)
+        left, right = pairs[:, 0], pairs[:, 1]
+        left += right
+        right.mul_(-2).add_(left)  # (a + b) - 2b
+        block *= 2
+    return rows
+
+
+def rotate(x: Tensor, turn: Tensor) -> Tensor:
+    """H J x / sqrt(j) along the last dimension, with the signs of this turn. Lengths and angles stay."""
+    return _rotate(x, turn, False)
+
+
+def rotate_back(y: Tensor, turn: Tensor) -> Tensor:
+    """J H y / sqrt(j): the inverse of `rotate` for the same turn."""
+    return _rotate(y, turn, True)
+
+
+def signs(size: int, turn: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """+1 and -1, the same for everybody."""
+    raw = np.frombuffer(rng.generator(0, "rotation", turn).bytes(-(-size // 8)), np.uint8)
+    return torch.from_numpy(np.unpackbits(raw, count=size)).to(dtype).mul_(2).sub_(1)
+
+
+def _matrix(size: int, dtype: torch.dtype) -> Tensor:
+    one = torch.ones(1, 1, dtype=dtype)
+    pair = torch.tensor([[1, 1], [1, -1]], dtype=dtype)
+    while len(one) < size:
+        one = torch.kron(pair, one)
+    return one
+
+
+@torch.library.custom_op("tacit::rotate", mutates_args=())
+def _rotate(x: Tensor, turn: Tensor, back: bool) -> Tensor:
+    """One operation for all rows, so that a recorded program has it as one and turns by the turn it is given."""
+    out = x.clone(memory_format=torch.contiguous_format)
+    flips = signs(x.shape[-1], int(turn), x.dtype).mul_(x.shape[-1] ** -0.5).to(x.device)
+    if back:
+        return transform_(out).mul_(flips)
+    return transform_(out.mul_(flips))
+
+
+def _rotate_vmap(
+    _info: Any, in_dims: tuple[int | None, ...], x: Tensor, turn: Tensor, back: bool
+) -> tuple[Tensor, int]:
+    return _rotate(x.movedim(in_dims[0] or 0, 0), turn, back), 0
+
+
+_rotate.register_vmap(_rotate_vmap)

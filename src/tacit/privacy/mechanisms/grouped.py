@@ -1,0 +1,334 @@
+"""A trusted server adds noise to each level's sum and merges the levels' means (FedHDP; one level: DP-FedAvg)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core import tree
+from tacit.core.checked import checked
+from tacit.core.contract import Shared, Tree
+from tacit.errors import TacitError
+from tacit.privacy.levels import Level
+from tacit.privacy.mechanisms import noise as noises
+from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile, clip, measure
+from tacit.privacy.mechanisms.lattice import fits, place, step
+from tacit.privacy.mechanisms.level_weights import Merge, Optimal, Released, Weighted
+from tacit.privacy.mechanisms.release import (
+    BIT,
+    ROUNDING,
+    Inadmissible,
+    Message,
+    OnlyClips,
+    Release,
+    Totals,
+    add_noise_to_bit,
+    bit_of,
+    blank_integers,
+    move_bound,
+    read_integers,
+    start_bound,
+)
+from tacit.privacy.plan import (
+    Account,
+    CalibrationContext,
+    Mechanism,
+    Plan,
+    Seen,
+    Words,
+    account_for,
+    by_participation,
+    central_noise,
+    gaussian_event,
+)
+
+_READERS: Final = (
+    "against whoever sees the released models, but not who took part in which round; the server is trusted"
+)
+_ANY_READERS: Final = (
+    "against whoever sees the released models and knows who took part in which round; the server is trusted"
+)
+
+
+@dataclass(frozen=True)
+class GroupedRelease(Release):
+    """A trusted server adds noise to each level's sum and merges the levels' means (FedHDP; one level: DP-FedAvg).
+
+    Every sum is divided by a public number, the expected count. A level nobody of which was sampled still gets its
+    noise. The noise on level j's sum has std `multipliers[j] * sensitivity * bound`, bits included in the price.
+    """
+
+    clip: Clip
+    multipliers: tuple[float, ...]  # z of each level, 0 for a level without a guarantee
+    expected: tuple[float, ...]  # sampled clients of each level in expectation
+    merge: Merge
+    sensitivity: float = 1.0  # of a sum of unit vectors: 1 add/remove, 2 replace-one
+    exact: torch.dtype | None = None  # noise is exact, and the mean of this type
+
+    def start(self) -> Tree:
+        return start_bound(self.clip) | tree.prefix("merge", self.merge.start(len(self.multipliers)))
+
+    def blank(self, like: Tree) -> Tree:
+        return blank_integers(like, self.exact)
+
+    def exactly(self, dtype: torch.dtype) -> "GroupedRelease":
+        return replace(self, exact=dtype)
+
+    def ratio(self, j: int) -> float:
+        """Noise on the sum of level j, in clip bounds."""
+        return self.clip.multiplier(self.multipliers[j]) * self.sensitivity
+
+    def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
+        body, inside = clip(tree.join(upload), state["bound"])
+        message = Message(body, *self._beside(inside, measure(body), level))
+        if self.exact is None or not body:
+            return message
+        ratios = torch.tensor([self.ratio(j) for j in range(len(self.multipliers))], dtype=torch.float64)
+        integers = place(tree.flatten(body), state["bound"], ratios[level])
+        return message._replace(body=tree.unflatten(integers, body))
+
+    def only_clips(self, state: Tree) -> OnlyClips | None:
+        """Exact sums are sums of integers: then every message is put on its lattice first."""
+        return OnlyClips(state["bound"], self._beside) if self.exact is None else None
+
+    def _beside(self, inside: Tensor, power: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+        bit = bit_of(self.clip, inside)
+        if all(self.multipliers):
+            return bit, torch.zeros_like(bit)
+        opted_out = (torch.tensor(self.multipliers) == 0)[level]
+        return bit, torch.where(opted_out, power, 0.0)
+
+    def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
+        if self.exact is None:
+            return body
+        ratios = [self.ratio(j) for j in range(len(self.multipliers))]
+        return read_integers(body, state["bound"], ratios, level, self.exact)
+
+    def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
+        bits, asked = torch.zeros((), dtype=torch.float64), 0.0
+        released: list[Released | None] = []
+        for j, (z, expected) in enumerate(zip(self.multipliers, self.expected, strict=True)):
+            if expected == 0 or not self.merge.asks(j):
+                released.append(None)
+                continue
+            released.append(self._mean(j, float(state["bound"]), totals, noise))
+            bits, asked = bits + self._bits(z, totals.bit[j].double(), noise), asked + expected
+        weights, memory = self.merge.weigh(tree.strip("merge", state), released, self._power(totals))
+        mean = tree.each(lambda leaf: torch.zeros_like(leaf[0], dtype=self.exact), totals.body)
+        for weight, level in zip(weights.tolist(), released, strict=True):
+            mean = mean if level is None else tree.axpy(weight, level.mean, mean)
+        return tree.split(mean), move_bound(self.clip, state, bits, asked) | tree.prefix("merge", memory)
+
+    def _mean(self, j: int, bound: float, totals: Totals, noise: noises.Noise) -> Released:
+        total, std = tree.each(lambda leaf: leaf[j], totals.body), self.ratio(j) * bound
+        if self.exact is None:
+            noisy = noises.add(total, std, noise)
+        else:
+            integers = _add_discrete(total, torch.tensor(self.ratio(j), dtype=torch.float64), noise)
+            noisy = self.read({"bound": torch.tensor(bound, dtype=torch.float64)}, integers, torch.tensor(j))
+        mean = tree.scale(noisy, 1 / self.expected[j])
+        return Released(mean, tree.size(mean) * (std / self.expected[j]) ** 2, self.expected[j])
+
+    def _bits(self, z: float, total: Tensor, noise: noises.Noise) -> Tensor:
+        std = self.clip.bit_std(z) * self.sensitivity
+        if self.exact is None:
+            return total + noise.normal(1, torch.float64)[0] * std
+        ratio = torch.tensor(std / BIT, dtype=torch.float64)
+        return add_noise_to_bit(total, ratio, noise) * step(BIT, ratio)
+
+    def _power(self, totals: Totals) -> Tensor:
+        """Mean squared norm of the uploads of clients that opted out; 0 if there are none."""
+        opted_out = [j for j, z in enumerate(self.multipliers) if z == 0 and self.expected[j] > 0]
+        clients = sum(self.expected[j] for j in opted_out)
+        return totals.power[opted_out].sum() / clients if opted_out else torch.zeros(())
+
+    def largest_norm(self, state: Tree, size: int) -> float:
+        return float(state["bound"]) * (1 + ROUNDING)
+
+    def admit(self, state: Tree, message: Message, like: Tree, level: int) -> Message:
+        """Clipped again: a client's word is not a bound. Integers have a norm that can be known exactly: they keep to
+        it or are refused."""
+        if self.exact is not None:
+            again = keep_integers(message, self, level, state["bound"])
+            if again is None:
+                raise Inadmissible("huge", "integers of a norm above their limit")
+            return again
+        again = clip_again(super().admit(state, message, like, level), like, state["bound"])
+        if again is None:
+            raise Inadmissible("shape", "the message does not fit")
+        return again
+
+    def std_of_mean(self, levels: np.ndarray) -> float:
+        weights = self.merge.weights if isinstance(self.merge, Weighted) else ()
+        noise = (
+            w * z * self.sensitivity * self.clip.bound / expected
+            for w, z, expected in zip(weights, self.multipliers, self.expected, strict=True)
+            if expected
+        )
+        return math.hypot(*noise)
+
+
+def _add_discrete(total: Tree, ratio: Tensor, noise: noises.Noise) -> Tree:
+    """A sum of integers, with the noise of its lattice."""
+    if not total:
+        return {}
+    drawn = tree.unflatten(noise.discrete(tree.size(total), ratio), total)
+    return tree.each(lambda leaf, more: leaf.long() + more, total, drawn)
+
+
+def clip_again(message: Message, like: Mapping[str, Tensor], bound: float | Tensor) -> Message | None:
+    """A received message, clipped again (a client's word is not a bound), or None if it is malformed.
+
+    None for missing or extra names, another shape or dtype, or a value that is not finite. A squared norm that was sent
+    is replaced by the true one.
+    """
+    body = message.body
+    if body.keys() != like.keys() or message.bit.dim() != 0 or message.power.dim() != 0:
+        return None
+    if any(body[name].shape != leaf.shape or body[name].dtype != leaf.dtype for name, leaf in like.items()):
+        return None
+    if not all(bool(leaf.isfinite().all()) for leaf in body.values()) or not bool(message.bit.isfinite()):
+        return None
+    clipped, _ = clip(body, bound)
+    power = torch.where(message.power == 0, 0.0, measure(clipped))
+    return Message(clipped, message.bit.clamp(-0.5, 0.5), power)
+
+
+def keep_integers(message: Message, release: GroupedRelease, level: int, bound: float | Tensor) -> Message | None:
+    """A received message of integers, or None if its norm, in integers, is above the limit of its level's lattice.
+
+    Its bit is one of two; a squared norm that was sent is replaced by the true one.
+    """
+    if message.body and not fits(tree.flatten(message.body), release.ratio(level)):
+        return None
+    known = release.read({"bound": torch.as_tensor(bound)}, message.body, torch.tensor(level))
+    power = torch.where(message.power == 0, 0.0, tree.norm(known).square())
+    return Message(message.body, torch.where(message.bit > 0, BIT, -BIT), power)
+
+
+@checked
+@dataclass(frozen=True)
+class Grouped(Mechanism):
+    """Each level has its own noise and its own epsilon; `ratio` is the weight of a private client beside an open one.
+
+    1 weighs all clients alike, 0 does not ask the private ones at all, "optimal" weighs noise against bias in every
+    round (`horizon`: see `level_weights.Optimal`; by default the rounds of the run).
+    """
+
+    name: ClassVar[str] = "grouped"
+    words: ClassVar[Mapping[str, Words]] = {
+        "grouped": Words(
+            _READERS,
+            "you trust the server with your update; it adds each level's noise before anybody else sees anything",
+            shared=True,
+        ),
+        "grouped-rota": Words(_ANY_READERS),
+    }
+
+    clip: Clip = field(default_factory=Quantile, metadata={"short": Fixed})
+    ratio: float | Literal["optimal"] = 1.0
+    project: bool = False
+    horizon: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.ratio != "optimal" and not (isinstance(self.ratio, int | float) and 0 <= self.ratio <= 1):
+            raise TacitError(
+                f"ratio must lie between 0 (private clients are not asked) and 1 (uniform), or be 'optimal', "
+                f"not {self.ratio!r}"
+            )
+        if self.horizon is not None:
+            Optimal((1.0,), self.horizon)
+
+    @property
+    def server_sees(self) -> Seen:
+        return "uploads"
+
+    def plan(self, setting: CalibrationContext) -> Plan:
+        menu = setting.choices.menu.levels
+        merge, notes = self._merge(setting)
+        accounts: list[Account] = []
+        multipliers: list[float] = []
+        for j, level in enumerate(menu):
+            z = central_noise(level, setting) if level.private and merge.asks(j) else 0.0
+            multipliers.append(z)
+            if z > 0:
+                event = setting.sampler.event(gaussian_event(z), len(setting.ids))
+                accounts.append(account_for(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
+        release = GroupedRelease(
+            clip=self.clip,
+            multipliers=tuple(multipliers),
+            expected=tuple(setting.rate * n for n in setting.counts),
+            merge=merge,
+            sensitivity=setting.sampler.sensitivity,
+        )
+        plan = Plan(
+            "grouped",
+            self,
+            setting,
+            release,
+            relation=setting.sampler.relation,
+            levels=tuple(accounts),
+            project=self.project,
+            multipliers=tuple(multipliers),
+            asked_levels=tuple(merge.asks(j) for j in range(len(menu))),
+            notes=notes,
+        )
+        return by_participation(plan)
+
+    def for_figures(self, clip: Clip, times: int) -> Mechanism:
+        return Grouped(clip, ratio=0.0 if self.ratio == 0 else 1.0)
+
+    def _merge(self, setting: CalibrationContext) -> tuple[Merge, tuple[str, ...]]:
+        menu, counts = setting.choices.menu.levels, setting.counts
+        if self.ratio == 0 and setting.asked is None and setting.choices.private.all():
+            raise TacitError("ratio 0 asks nobody, because no client opted out: choose a ratio above 0")
+        if self.ratio != "optimal":
+            return Weighted(_weights(menu, counts, self.ratio)), ()
+        if setting.choices.private.all():
+            return Weighted(_weights(menu, counts, 1.0)), ("nobody opted out, so optimal weights are the shares",)
+        return Optimal(tuple(counts), self.horizon or setting.rounds), ()
+
+
+@checked
+@dataclass(frozen=True)
+class Central(Mechanism):
+    """A trusted server, one level for everybody: DP-FedAvg. It is `Grouped` with one level."""
+
+    name: ClassVar[str] = "central"
+    words: ClassVar[Mapping[str, Words]] = {
+        "central": Words(
+            _READERS,
+            "you trust the server with your update; it adds noise before anybody else sees anything",
+            shared=True,
+        ),
+        "central-rota": Words(_ANY_READERS),
+    }
+
+    clip: Clip = field(default_factory=Quantile, metadata={"short": Fixed})
+    project: bool = False
+
+    @property
+    def server_sees(self) -> Seen:
+        return "uploads"
+
+    def plan(self, setting: CalibrationContext) -> Plan:
+        used = [level.name for level, n in zip(setting.choices.menu.levels, setting.choices.counts, strict=True) if n]
+        if len(used) != 1 or not setting.choices.private.all():
+            raise TacitError(f"the central plan has one private level, but clients chose {used}: use plan 'grouped'")
+        grouped = Grouped(self.clip, project=self.project).plan(setting)
+        return replace(grouped, name=grouped.name.replace("grouped", "central"), mechanism=self)
+
+    def for_figures(self, clip: Clip, times: int) -> Mechanism:
+        return Central(clip)
+
+
+def _weights(menu: Sequence[Level], counts: Sequence[int], ratio: float) -> tuple[float, ...]:
+    """w_open : w_private = N_open : r N_private; with nobody opted out, counts. All zero if nobody is asked."""
+    somebody_open = any(n and not level.private for level, n in zip(menu, counts, strict=True))
+    r = ratio if somebody_open or ratio == 0 else 1.0
+    raw = [n * (r if level.private else 1.0) for level, n in zip(menu, counts, strict=True)]
+    return tuple(weight / (sum(raw) or 1.0) for weight in raw)

@@ -1,0 +1,129 @@
+"""DP-SGD on every client: the unit of privacy is one record, and noise is in every gradient of a batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from tacit.core import tree
+from tacit.core.checked import checked
+from tacit.core.contract import Losses, Task, Tree
+from tacit.privacy.accounting.sampling import round_event
+from tacit.privacy.mechanisms import lattice
+from tacit.privacy.mechanisms import noise as noises
+from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.gradient import BatchOf, ghost, integer_sum
+from tacit.privacy.mechanisms.open import OpenRelease
+from tacit.privacy.plan import (
+    Account,
+    CalibrationContext,
+    Mechanism,
+    Plan,
+    Seen,
+    Unit,
+    Words,
+    account_for,
+    multiplier_of,
+    noise_for,
+    participations_of,
+)
+
+
+@dataclass(frozen=True)
+class Private:
+    """Each example's gradient clipped to `bound`, summed, noise of `z * bound` added, divided by a public number.
+
+    For every data set, adding or removing one row moves the sum by at most `bound`. The divisor is the expected
+    batch size, never the realised one, and an empty batch still gets its noise.
+    """
+
+    task: Task
+    batch: BatchOf
+    bound: float
+    z: Tensor  # noise multiplier of this client, 0-d
+    expected: Tensor  # expected batch size of this client, 0-d, public
+    noise: noises.Noise
+    exact: bool = False  # examples' gradients are summed as integers, and the noise is discrete
+
+    def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
+        x, y, mask = self.batch(step)
+        noisy = (self._exact if self.exact else self._fast)(losses or self.task.losses, params, x, y, mask)
+        return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), noisy)
+
+    def _fast(self, losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor) -> Tree:
+        return noises.add(ghost(losses, params, x, y, mask, self.bound), self.z * self.bound, self.noise)
+
+    def _exact(self, losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor) -> Tree:
+        """Every example's gradient is on the lattice before anything is added: no rounding of a sum to bound."""
+        total = integer_sum(losses, params, x, y, mask, self.bound, self.z)
+        noisy = total + self.noise.discrete(tree.size(params), self.z)
+        size = lattice.step(self.bound, self.z)
+        return tree.each(lambda leaf, like: (leaf * size).to(like.dtype), tree.unflatten(noisy, params), params)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordNoise:
+    """Per-example clipping and noise on the clients: what `private_grad` does under `Record`."""
+
+    bound: float
+    multipliers: np.ndarray  # z of each client, 0 where it opted out
+    expected: np.ndarray  # expected batch size of each client
+    exact: bool = False
+
+
+@checked
+@dataclass(frozen=True)
+class Record(Mechanism):
+    """DP-SGD on every client: each example's gradient is clipped to `bound` and noise is added on the client.
+
+    Every client has its own account, calibrated from its own number of rows (treated as public) to `participations`
+    rounds; no amplification by client sampling. A step whose batch answers several private gradients is one sample of
+    their composition (`accounting/sampling.py`). The upload then needs no further protection.
+    """
+
+    name: ClassVar[str] = "record"
+    unit: ClassVar[Unit] = "record"
+    words: ClassVar[Mapping[str, Words]] = {
+        "record": Words(
+            "against everybody, the server included",
+            "noise is added on your machine, to every step; each single row of yours is protected, from everybody",
+        )
+    }
+
+    bound: float = 1.0
+    participations: int | None = None
+
+    def __post_init__(self) -> None:
+        Fixed(self.bound)
+
+    @property
+    def server_sees(self) -> Seen:
+        return "messages"
+
+    def plan(self, setting: CalibrationContext) -> Plan:
+        times = participations_of(self.participations, setting)
+        accounts = [self._account(k, setting, times) for k in range(len(setting.ids))]
+        z = np.array([0.0 if account is None else multiplier_of(account.event) for account in accounts])
+        noise = RecordNoise(self.bound, z, np.array([setting.batches.expected(int(n)) for n in setting.sizes]))
+        return Plan(
+            "record",
+            self,
+            setting,
+            OpenRelease(),
+            client=lambda k: accounts[k],
+            record=noise,
+            notes=(
+                f"noise calibrated for {times} participations of one client",
+                "each client's number of rows is treated as public",
+            ),
+        )
+
+    def _account(self, k: int, setting: CalibrationContext, times: int) -> Account | None:
+        n, level = int(setting.sizes[k]), setting.choices.of(k)
+        event_of, count = round_event(setting.batches, n, setting.queries(setting.batches.steps(n)))
+        if not level.private or count == 0:
+            return None
+        z = noise_for(level, setting, event_of, times * count, "add/remove", n)
+        return account_for(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
