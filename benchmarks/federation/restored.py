@@ -142,7 +142,7 @@ def hostile_head(scene: Scene) -> str:
 
     scene.wire.tamper = lie
     told = scene.go(2) + scene.go(2)
-    return _all(len(told) == 4 and all(each.took_part == len(scene.homes) for each in told), "refused")
+    return _all(len(told) == 4 and all(each.cohort == len(scene.homes) for each in told), "refused")
 
 
 ATTACKS: dict[str, tuple[str, Callable[[Scene], str]]] = {
@@ -167,7 +167,7 @@ def _refused(attack: Callable[[], Any], reason: str) -> str:
 
 def _dropped(scene: Scene, reason: str) -> str:
     (told,) = scene.go(1)
-    return _all(told.took_part == len(scene.homes) - 1 and told.refused == {reason: 1}, "refused")
+    return _all(told.cohort == len(scene.homes) - 1 and told.refused == {reason: 1}, "refused")
 
 
 def _all(good: bool, word: str) -> str:

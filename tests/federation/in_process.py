@@ -18,6 +18,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms import requests as plans
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
+from tacit.rounds.round import Report
 from tacit.sampling.cohorts import Poisson
 from tests.worlds import CENTRAL, model_for, ragged
 
@@ -103,6 +104,13 @@ class World:
             fresh=self.fresh,
             sums_in_the_open=not self.keys,
         )
+
+
+class Reports(list[Report]):
+    """A watcher that keeps what it is told."""
+
+    def after_round(self, report: Report) -> None:
+        self.append(report)
 
 
 Tamper = Callable[[str, bytes], Sequence[tuple[str, Arrived]]]

@@ -14,7 +14,7 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
-from tacit.federation.protocol.server import FederationServer, RoundReport
+from tacit.federation.protocol.server import FederationServer
 from tacit.federation.service.tls import make_node_key
 from tacit.methods import Ditto, FedAvg, LocalOnly
 from tacit.privacy.evaluation import Evaluation
@@ -24,7 +24,7 @@ from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.evaluate import alone
-from tests.federation.in_process import Wire, World
+from tests.federation.in_process import Reports, Wire, World
 from tests.federation.test_rounds import Died, alike
 from tests.worlds import ragged
 
@@ -57,9 +57,9 @@ def world_of(name: str, folder: Path, clients: int = 5, **options: Any) -> World
     return world
 
 
-def told_by(server: FederationServer) -> list[RoundReport]:
-    told: list[RoundReport] = []
-    server.watchers = (told.append,)
+def told_by(server: FederationServer) -> Reports:
+    told = Reports()
+    server.watchers = (told,)
     server.go()
     return told
 
@@ -123,7 +123,7 @@ def test_a_client_whose_own_account_is_spent_refuses_an_evaluation(tmp_path: Pat
         forgetful = replace(world, run_id=f"run-{number}").conductor(tmp_path / f"s{number}", wire)
         told = forgetful.step()
         assert told.figures is not None
-        answered.append((told.took_part, told.figures.answered))
+        answered.append((told.cohort, told.figures.answered))
         refused.append(dict(told.refused))
     assert answered == [(3, 3), (0, 0), (0, 0)]
     assert refused[1:] == [{"budget": 3}, {"budget": 3}]
@@ -231,7 +231,7 @@ def test_figures_under_masking_are_seen_by_nobody(tmp_path: Path) -> None:
     server.go()
     sent = [unpack(Answer, blob) for _, blob in wire.answers]
     assert {tuple(answer.tensors) for answer in sent} == {("mask",), ()}
-    plain = server._ask("train", 2, 2)
+    plain = server._ask("train", 2)
     assert plain.evaluation
     assert unpack(Answer, wire.clients["c1"].answer(pack(plain))).refused == "unmasked"
 
@@ -253,7 +253,7 @@ def test_a_lie_about_ones_accuracy_is_rejected_and_counted(tmp_path: Path, wrong
     told = told_by(server)
     assert told[-1].figures is not None
     assert told[-1].figures.answered == 4
-    assert server.totals[reason] == 1
+    assert server.rejections[reason] == 1
 
 
 def test_opted_out_clients_report_plainly_and_pay_nothing(tmp_path: Path) -> None:

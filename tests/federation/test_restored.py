@@ -12,9 +12,8 @@ pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
-from tacit.federation.protocol.server import RoundReport
 from tacit.methods import FedAvg
-from tests.federation.in_process import Wire, World
+from tests.federation.in_process import Reports, Wire, World
 from tests.worlds import PLANS, ragged
 
 
@@ -44,9 +43,9 @@ def test_a_server_that_was_restored_from_a_copy_releases_nothing_more(tmp_path: 
     world = world_of(plan)
     wire = Wire(world.clients(tmp_path))
     restored(world, tmp_path, wire)
-    told: list[RoundReport] = []
+    told = Reports()
     server = world.conductor(tmp_path, wire)
-    server.watchers = (told.append,)
+    server.watchers = (told,)
     with pytest.raises(TacitError, match=r"was asked in turn \d+.*restored from an older copy"):
         server.go()
     assert told == []
@@ -65,7 +64,7 @@ def test_a_restored_server_stops_as_soon_as_it_meets_somebody_who_knows_better(t
     shutil.copytree(tmp_path / "copy", tmp_path / "server")
     wire.offline = {"c1", "c2", "c3"}
     server = world.conductor(tmp_path, wire)
-    assert server.step().took_part == 1
+    assert server.step().cohort == 1
     wire.offline = {"c1", "c3"}
     with pytest.raises(TacitError, match="'c2' was asked in turn 3"):
         server.step()
@@ -94,7 +93,7 @@ def test_a_member_refuses_a_server_that_forgot_what_it_told(tmp_path: Path) -> N
     for _ in range(4):
         server.step()
     before = wire.clients["c1"].custody.answers()
-    ask = replace(server._ask("train", server.progress.round, 9), charged=tuple(range(10)))
+    ask = replace(server._ask("train", 9), charged=tuple(range(10)))
     answer = unpack(Answer, wire.clients["c1"].answer(pack(ask)))
     assert (answer.refused, answer.tensors) == ("ledger", {})
     assert wire.clients["c1"].custody.answers() == before
@@ -183,7 +182,7 @@ def test_a_member_that_lost_its_ledger_takes_part_in_nothing(tmp_path: Path) -> 
     server.step()
     (tmp_path / "c1" / "ledger.sqlite").unlink()
     told = server.step()
-    assert (told.took_part, told.refused) == (3, {"ledger": 1})
+    assert (told.cohort, told.refused) == (3, {"ledger": 1})
 
 
 def test_a_member_whose_ledger_was_restored_from_a_copy_refuses(tmp_path: Path) -> None:
@@ -199,10 +198,10 @@ def test_a_member_whose_ledger_was_restored_from_a_copy_refuses(tmp_path: Path) 
     shutil.copytree(tmp_path / "copy1", tmp_path / "c1")
     shutil.copy(tmp_path / "copy2", tmp_path / "c2" / "ledger.sqlite")
     told = server.step()
-    assert (told.took_part, told.refused) == (2, {"ledger": 2})
+    assert (told.cohort, told.refused) == (2, {"ledger": 2})
     server.ledger.close()
     told = world.conductor(tmp_path, wire).step()  # a server that goes on asks where they stand, and forgets nothing
-    assert (told.took_part, told.refused) == (2, {"ledger": 2})
+    assert (told.cohort, told.refused) == (2, {"ledger": 2})
 
 
 def test_a_member_whose_ledger_was_edited_refuses(tmp_path: Path) -> None:
@@ -213,7 +212,7 @@ def test_a_member_whose_ledger_was_edited_refuses(tmp_path: Path) -> None:
     server.step()
     edit(tmp_path / "c1" / "ledger.sqlite", "UPDATE charges SET event = replace(event, '1.', '9.') WHERE round = 0")
     told = server.step()
-    assert (told.took_part, told.refused) == (3, {"ledger": 1})
+    assert (told.cohort, told.refused) == (3, {"ledger": 1})
 
 
 def test_an_answer_is_in_the_ledger_before_it_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

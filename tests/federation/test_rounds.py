@@ -168,7 +168,7 @@ def test_a_client_refuses_by_its_own_ledger_whatever_the_server_says(tmp_path: P
     for number in range(4):  # four runs, each of a server that remembers nothing
         forgetful = replace(world, run_id=f"run-{number}").conductor(tmp_path / str(number), wire)
         told.append(forgetful.step())
-    assert [each.took_part for each in told] == [2, 2, 0, 0]
+    assert [each.cohort for each in told] == [2, 2, 0, 0]
     assert told[2].refused == {"budget": 2}
     for client in wire.clients.values():
         with client.custody.ledger() as own:
@@ -312,7 +312,7 @@ def test_a_hostile_answer_is_rejected_and_counted_and_the_round_goes_on(tmp_path
         told = server.step()
         if plan == "open" or mallory.kind != "nan":  # integers are never NaN: another dtype
             assert told.rejected == {reason: 1}, mallory.kind
-        assert told.took_part == (3 if mallory.kind == "duplicate" else 2), mallory.kind
+        assert told.cohort == (3 if mallory.kind == "duplicate" else 2), mallory.kind
         assert all(torch.isfinite(leaf).all() for leaf in server.progress.server.view.model.values())
     assert server.go() is None
 
@@ -324,7 +324,7 @@ def test_the_sum_of_a_plan_that_hides_messages_needs_masks(tmp_path: Path, priva
     with pytest.raises(TacitError, match="cannot be masked"):
         replace(conductor, sums_in_the_open=False)
     careful = replace(world.client(1, tmp_path), sums_in_the_open=False)
-    answer = unpack(Answer, careful.answer(conductor._for(conductor._ask("train", 0, 0), "c1")))
+    answer = unpack(Answer, careful.answer(conductor._for(conductor._ask("train", 0), "c1")))
     assert (answer.refused, answer.tensors) == ("unmasked", {})
 
 
@@ -340,7 +340,7 @@ def test_a_full_disk_on_a_client_is_a_drop_out(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(full, "keep", refuse)
         told = server.step()
-    assert (told.took_part, told.refused) == (2, {"storage": 1})
+    assert (told.cohort, told.refused) == (2, {"storage": 1})
     server.go()
     assert all(alike(server.ledger, client) for client in wire.clients.values())
 

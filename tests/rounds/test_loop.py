@@ -19,7 +19,8 @@ from tacit.privacy.mechanisms import requests as plans
 from tacit.privacy.mechanisms.clipping import Fixed, Quantile
 from tacit.privacy.plan import Request
 from tacit.rounds.assemble import Privacy, Training, assemble
-from tacit.rounds.loop import Report, Run, Schedule
+from tacit.rounds.loop import Run, Schedule
+from tacit.rounds.round import Report
 from tacit.sampling.cohorts import FixedSize, Poisson
 from tests.worlds import (
     CENTRAL,
@@ -253,7 +254,7 @@ def test_watchers_are_told_after_every_round() -> None:
             seen.append(report)
 
     it = run(FedAvg(), CENTRAL)
-    it._watchers = [Watcher()]
+    it.watchers = [Watcher()]
     it.go()
     assert [report.round for report in seen] == [1, 2, 3, 4, 5]
     assert seen[-1].scores is not None

@@ -15,6 +15,7 @@ from tacit.privacy.mechanisms.distributed import BODY, Distributed
 from tacit.privacy.mechanisms.distributed_plan import Distributed as Request
 from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.plan import Plan
+from tacit.simulation.totals import of_masked_sum
 
 
 def check() -> None:
@@ -37,12 +38,10 @@ def totals(plan: Plan, blank: Totals, parts: Iterable[tuple[np.ndarray, Totals]]
     if not isinstance(release, Distributed):
         raise TacitError(f"plan '{plan.name}' has no integers to sum securely: leave out secure_sum")
     if len(rows) < max(release.coding.least, 1):
-        return blank._replace(members=members)
+        return of_masked_sum(blank, None, members)
     coding = release.coding
     total = _sum(rows, coding.bits, coding.least, threshold_share(plan), seed, round)
-    body = torch.zeros_like(blank.body[BODY])
-    body[0] = total
-    return blank._replace(body={BODY: body}, members=members)
+    return of_masked_sum(blank, total, members)
 
 
 def threshold_share(plan: Plan) -> float:
