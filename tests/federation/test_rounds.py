@@ -86,6 +86,21 @@ def test_both_sides_keep_the_same_account_with_fresh_noise_and_drop_outs(tmp_pat
     assert all(torch.isfinite(leaf).all() for leaf in server.progress.server.view.model.values())
 
 
+def test_nobody_is_asked_before_the_turn_is_charged(tmp_path: Path) -> None:
+    world = World(FedAvg(), PLANS["local"], ragged(3), rounds=2, rate=1.0, fresh=True)
+    server, charged = world.conductor(tmp_path), []
+    send = server.transport.ask
+
+    def ask(asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, Arrived]]:
+        charged.append({unpack(Ask, blob).turn for blob in asks.values()} == {server.ledger.rounds()})
+        return send(asks, seconds)
+
+    server.transport.ask = ask
+    server.step()
+    server.step()
+    assert charged == [True, True]
+
+
 def test_fresh_noise_is_not_the_noise_of_the_seed(tmp_path: Path) -> None:
     world = World(FedAvg(), PLANS["local"], ragged(3), rounds=1, rate=1.0)
     views = []

@@ -183,7 +183,7 @@ class Rounds(ABC):
             self._settle()
             turn = self.journal.next_turn(round)
             self.journal.begin(turn, round)
-            asked = self.plan.setting.sampler.draw(self.draw_seed, turn, self.budget.eligible())
+            asked = self.draw(turn)
             cohort = self.present(turn, asked)
         replies = self.charge_and_collect(self.plan, self.budget, self.collector, turn, cohort)
         with self.clock.section("release"):
@@ -199,6 +199,10 @@ class Rounds(ABC):
             budget.charge(turn, plan.accounts(cohort))
         with self.clock.section("local training"):
             return collector.collect(self.progress, cohort, turn)
+
+    def draw(self, turn: int) -> np.ndarray:
+        """Who is asked in a turn, of those who can still pay for it."""
+        return self.plan.setting.sampler.draw(self.draw_seed, turn, self.budget.eligible())
 
     def present(self, turn: int, asked: np.ndarray) -> np.ndarray:
         """Those of the drawn who can be asked at all."""

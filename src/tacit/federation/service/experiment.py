@@ -11,7 +11,7 @@ that Tacit's own registries know. A key that is new to experiments is refused un
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from tacit import models
@@ -131,8 +131,12 @@ def server_side(terms: Terms) -> Assembled:
     return _assembled(config, terms, seen_by_server(terms, build_training(config).dtype))
 
 
+@lru_cache(maxsize=4)  # of a session: the terms are the whole key, and nothing of a client's rows or files is in it
 def public_side(terms: Terms, name: str) -> Assembled:
-    """A client's side of the federation without its rows: whether there is one follows from the terms alone."""
+    """A client's side of the federation without its rows: whether there is one follows from the terms alone.
+
+    Checked and calibrated once by a process. Terms that are refused are refused again each time.
+    """
     config = experiment_of(terms.experiment)
     return _assembled(config, terms, seen_by_anybody(terms.place(name), terms, build_training(config).dtype))
 
