@@ -69,7 +69,7 @@ def truth(world: World, server: FederationServer, wire: Wire) -> np.ndarray:
     view, found = server.progress.server.view, []
     for place, client in enumerate(wire.clients.values()):
         engine = world.seen_by(place, world.terms, world.rows(place)).engine
-        state = client.custody.state(world.run_id, world.rounds, engine.method.join(view, engine.start))
+        state = client.store.state(world.run_id, world.rounds, engine.method.join(view, engine.start))
         found.append(alone(engine, view, state, place, 0))
     return np.mean(found, axis=0)
 
@@ -108,7 +108,7 @@ def test_nobody_is_taken_past_its_epsilon_by_evaluations(tmp_path: Path, name: s
     server = world.conductor(tmp_path, wire)
     assert server.go() is None
     for client in wire.clients.values():
-        with client.custody.ledger() as own:
+        with client.store.ledger() as own:
             assert all(line.epsilon <= 8.0 for line in statement(own) if line.budget is not None)
 
 
@@ -127,7 +127,7 @@ def test_a_client_whose_own_account_is_spent_refuses_an_evaluation(tmp_path: Pat
         refused.append(dict(told.refused))
     assert answered == [(3, 3), (0, 0), (0, 0)]
     assert refused[1:] == [{"budget": 3}, {"budget": 3}]
-    assert [client.custody.answers() for client in wire.clients.values()] == [2, 2, 2]
+    assert [client.store.answers() for client in wire.clients.values()] == [2, 2, 2]
 
 
 def evaluation_ask(wire: Wire, name: str = "c1") -> Ask:
@@ -178,10 +178,10 @@ def test_a_turn_that_was_paid_for_as_an_evaluation_is_not_taken_for_training(tmp
     server.step()
     server.step()
     ask, client = evaluation_ask(wire), wire.clients["c1"]
-    with client.custody.ledger() as own:
+    with client.store.ledger() as own:
         before = own.spent("level:private").total()
     assert not unpack(Answer, client.answer(pack(replace(ask, evaluated=())))).tensors  # its budget has no such round
-    with client.custody.ledger() as own:
+    with client.store.ledger() as own:
         assert own.spent("level:private").total() == before
 
 

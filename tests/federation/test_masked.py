@@ -117,8 +117,8 @@ def test_a_client_sends_nothing_unmasked_that_only_a_sum_should_show(tmp_path: P
     server = world.conductor(tmp_path, wire)
     answer = unpack(Answer, wire.clients["c1"].answer(server._for(server._ask("train", 0), "c1")))
     assert (answer.refused, answer.tensors) == ("unmasked", {})
-    assert wire.clients["c1"].custody.answers() == 0
-    with wire.clients["c1"].custody.ledger() as own:
+    assert wire.clients["c1"].store.answers() == 0
+    with wire.clients["c1"].store.ledger() as own:
         assert not list(own.entries())
 
 
@@ -186,10 +186,10 @@ def test_of_two_processes_that_hold_one_state_of_a_sum_one_answers(tmp_path: Pat
     """Told of two sets of survivors at once, a member confirms one: else shares of both its secrets might be shown."""
     world = masked(tmp_path, clients=5, rounds=1, rate=1.0, fresh=True)
     wire = Wire(world.clients(tmp_path))
-    custody, states = wire.clients["c1"].custody, []
+    store, states = wire.clients["c1"].store, []
 
     def watched(name: str, blob: bytes) -> list[tuple[str, bytes]]:
-        states.extend([custody.mask_state("run-1")] * (name == "c1"))
+        states.extend([store.mask_state("run-1")] * (name == "c1"))
         return [(name, blob)]
 
     wire.tamper = watched
@@ -201,6 +201,6 @@ def test_of_two_processes_that_hold_one_state_of_a_sum_one_answers(tmp_path: Pat
     other = replace(fourth, tensors={"mask": torch.frombuffer(bytearray(fewer), dtype=torch.uint8)})
     before = states[2]
     assert before is not None
-    custody.keep_mask_state("run-1", before)  # as a process sees it that was asked at the same time
+    store.keep_mask_state("run-1", before)  # as a process sees it that was asked at the same time
     answer = unpack(Answer, wire.clients["c1"].answer(pack(other)))
     assert (answer.refused, answer.tensors) == ("duplicate", {})

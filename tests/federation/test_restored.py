@@ -92,11 +92,11 @@ def test_a_member_refuses_a_server_that_forgot_what_it_told(tmp_path: Path) -> N
     server = world.conductor(tmp_path, others)
     for _ in range(4):
         server.step()
-    before = wire.clients["c1"].custody.answers()
+    before = wire.clients["c1"].store.answers()
     ask = replace(server._ask("train", 9), charged=tuple(range(10)))
     answer = unpack(Answer, wire.clients["c1"].answer(pack(ask)))
     assert (answer.refused, answer.tensors) == ("ledger", {})
-    assert wire.clients["c1"].custody.answers() == before
+    assert wire.clients["c1"].store.answers() == before
 
 
 def test_a_lie_about_what_a_member_has_seen_stops_nobody(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_member_that_lost_what_it_answered_answers_nothing_again(tmp_path: Pat
     ]
     assert [answer.tensors for answer in fresh] == [{}, {}, {}]
     assert all(answer.refused for answer in fresh)
-    with again.custody.ledger() as own:
+    with again.store.ledger() as own:
         assert own.charged_rounds()["client:c1"] == 2
 
 
@@ -235,7 +235,7 @@ def test_an_answer_is_in_the_ledger_before_it_is_computed(tmp_path: Path, monkey
         patch.setattr(type(client), "_train", die)
         with pytest.raises(Died):
             client.answer(blob)
-    with client.custody.ledger() as own:
+    with client.store.ledger() as own:
         assert own.answered() == [("run-1", 0)]
         assert own.charged_rounds() == {"client:c1": 1}
     assert unpack(Answer, client.answer(blob)).refused == "duplicate"
@@ -253,8 +253,8 @@ def test_what_an_earlier_version_had_answered_is_taken_over(tmp_path: Path) -> N
     db.commit()
     db.close()
     client = world.client(1, tmp_path)
-    assert client.custody.last_answered("run-1") == 7
-    assert client.custody.answered("run-0", 3)
+    assert client.store.last_answered("run-1") == 7
+    assert client.store.answered("run-0", 3)
     later = replace(ask, round=1, turn=7, charged=(0, 7))
     assert unpack(Answer, client.answer(pack(later))).refused == "duplicate"
 
@@ -265,7 +265,7 @@ def test_both_sides_keep_each_others_heads(tmp_path: Path) -> None:
     server = world.conductor(tmp_path, wire)
     server.go()
     for name, client in wire.clients.items():
-        with client.custody.ledger() as own:
+        with client.store.ledger() as own:
             told = own.kept("server", "run-1")
             assert [kept.turn for kept in told] == [0, 1, 2, 2]  # the last one at the end
             assert all(server.ledger.holds(kept.head) for kept in told)

@@ -70,7 +70,7 @@ class SimulatedCohort:
         return tree.each(lambda leaf: leaf.new_zeros(clients, *leaf.shape), self.upload)
 
 
-class Run(Rounds):
+class Run(Rounds[RoundNumbers]):
     """A simulated federation that can be advanced, interrupted and resumed; the result is the same."""
 
     def __init__(

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -73,6 +73,9 @@ class Journal(Protocol):
     def release(self, turn: int, round: int) -> None:
         """Notes that a release of the turn may follow."""
         ...
+
+
+AnyJournal = TypeVar("AnyJournal", bound=Journal)
 
 
 class RoundNumbers:
@@ -141,7 +144,7 @@ def learn(method: Method, plan: Plan, progress: Progress, replies: Replies, nois
     return Progress(round + 1, method.server(server, received, plan.setting.rate), public)
 
 
-class Rounds(ABC):
+class Rounds(ABC, Generic[AnyJournal]):
     """A run that goes on round by round. Subclasses say who collects and where draws and noise come from."""
 
     method: Method
@@ -149,7 +152,7 @@ class Rounds(ABC):
     ledger: Ledger
     budget: BudgetTracker
     progress: Progress
-    journal: Journal
+    journal: AnyJournal
     clock: Clock
     watchers: Sequence[Watcher]
     draw_seed: int

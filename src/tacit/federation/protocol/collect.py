@@ -112,7 +112,7 @@ class Member:
     place: int
     key: Path
     terms: Terms
-    custody: ClientStore
+    store: ClientStore
 
     @property
     def identity(self) -> Identity:
@@ -131,15 +131,15 @@ def stage(member: Member, ask: Ask, plan: Plan, vector: Callable[[], np.ndarray]
         if isinstance(message, Round):
             _agreed(message, ask, plan, len(member.terms.roster))
         else:
-            kept = member.custody.mask_state(ask.run)
+            kept = member.store.mask_state(ask.run)
         state = None if kept is None else members.thaw(kept)
         upload = vector() if isinstance(message, Delivery) else None
         after, reply = members.answer(member.identity, state, message, upload)
     except (Refused, Discarded) as error:
         raise Rejected("round", str(error)) from error
-    if kept is not None and not member.custody.using(kept):
+    if kept is not None and not member.store.using(kept):
         raise Rejected("duplicate", "this state of the sum was used")
-    member.custody.keep_mask_state(ask.run, members.freeze(after))
+    member.store.keep_mask_state(ask.run, members.freeze(after))
     return {KEY: _tensor(encode(reply))}
 
 

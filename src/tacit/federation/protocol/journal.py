@@ -9,7 +9,7 @@ from tacit.privacy.ledger.ledger import Ledger
 
 
 @dataclass
-class Journal:
+class TurnJournal:
     """The last turn: durable before its charge. `released`: the server was about to make a release of it.
 
     `fresh`: noise is fresh, so that a repeated round is a new turn with a new charge; else a turn is its round.

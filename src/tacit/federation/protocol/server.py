@@ -28,7 +28,7 @@ from tacit.federation.protocol import messages
 from tacit.federation.protocol.client import trusts_server
 from tacit.federation.protocol.collect import ReplyCollector, Transport
 from tacit.federation.protocol.heads import Exchange
-from tacit.federation.protocol.journal import Journal
+from tacit.federation.protocol.journal import TurnJournal
 from tacit.federation.protocol.messages import Arrived, Ask, Kind, Rejected
 from tacit.federation.protocol.terms import Terms
 from tacit.privacy import evaluation as evaluations
@@ -48,7 +48,7 @@ STANDING: Final = 20.0  # seconds to wait for members to say where they stand
 
 
 @dataclass
-class FederationServer(Rounds):
+class FederationServer(Rounds[TurnJournal]):
     """Runs a federation over a transport. With a `folder` it can be killed at any moment and goes on from there."""
 
     made: Assembled
@@ -86,7 +86,7 @@ class FederationServer(Rounds):
         self.progress = Progress(0, engine.method.init(engine.start), self.plan.release.start())
         self.draw_seed = self._draw_seed()
         path = self.folder and self.folder / "turn.json"
-        self.journal = Journal(path, self.ledger, self.fresh, repeats=trusts_server(self.plan))
+        self.journal = TurnJournal(path, self.ledger, self.fresh, repeats=trusts_server(self.plan))
         self._heads = Exchange(self.ledger, self.terms.run)
         self._asked_all = self.journal.turn < 0  # nothing has happened yet that anybody could know of
         checkpoint.recognise(self.ledger, self.journal.head, path)

@@ -53,7 +53,7 @@ class ServerFolder:
     def ledger(self) -> Ledger:
         return Ledger.open(self.folder / "ledger.sqlite")
 
-    def conductor(self, transport: Transport, ledger: Ledger) -> FederationServer:
+    def server(self, transport: Transport, ledger: Ledger) -> FederationServer:
         settings = Settings(**self._read("settings"))
         terms = self.terms
         return FederationServer(
@@ -81,9 +81,9 @@ class ServerFolder:
 
     def _go(self, transport: Transport) -> None:
         with self.ledger() as ledger:
-            conductor = self.conductor(transport, ledger)
-            reason = conductor.go()
-            ended = {"round": conductor.progress.round, "stopped": reason, "rejected": dict(conductor.rejections)}
+            server = self.server(transport, ledger)
+            reason = server.go()
+            ended = {"round": server.progress.round, "stopped": reason, "rejected": dict(server.rejections)}
             self._write("outcome", ended | {"ledger": str(ledger.head())})
 
     def after_round(self, report: Report) -> None:
