@@ -173,7 +173,7 @@ class ClientStore:
             return ledger.answered(run)
 
     def _take_over(self) -> None:
-        """Answers that an earlier version kept beside the ledger go into it; then, and only then, out of their table."""
+        """Answers that an earlier version kept beside the ledger go into it; then, and only then, they are dropped."""
         if self._query("SELECT 1 FROM sqlite_master WHERE name = 'answered'"):
             with self.ledger() as ledger:
                 ledger.answer(self._query("SELECT run, turn FROM answered"))
