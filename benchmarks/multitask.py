@@ -49,7 +49,7 @@ def to_gap(wanted: float = 1e-3, strength: float = 0.1) -> dict[str, float]:
     seconds, cpu, found = 0.0, 0.0, objective(run)
     while run.progress.round < 300 or (found.relative_gap > wanted and run.progress.round < 2999):
         began, used = time.perf_counter(), time.process_time()
-        run.progress = run._release(run._draw(run.progress.round))
+        run.take_round()
         seconds, cpu = seconds + time.perf_counter() - began, cpu + time.process_time() - used
         found = objective(run) if run.progress.round % 20 == 19 else found
     took = {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1)}
@@ -73,7 +73,7 @@ def main() -> None:
     for _ in range(2):
         began, used = time.perf_counter(), time.process_time()
         for _ in range(given.inner):
-            run.progress = run._release(run._draw(run.progress.round))  # the round alone, without an evaluation
+            run.take_round()  # the round alone, without an evaluation
         seconds.append(round(time.perf_counter() - began, 2))
         cpu.append(round(time.process_time() - used, 2))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

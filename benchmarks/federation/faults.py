@@ -98,44 +98,44 @@ def run_one(fed: Local, name: str, trial: int, before: dict[str, Counter]) -> di
     for agreement, _ in world.agreements():
         fed.home(agreement.name).settle(agreement)
     run = f"{list(FAULTS).index(name)}-{trial}-{plan}"
-    office = world.office(fed.folder / "server" / "runs", run, fed, fault.deadline)
-    custody, struck = ClientStore(fed.home(VICTIM).folder), threading.Event()
-    waiting = threading.Thread(target=_strike, args=(fed, fault, office, custody, struck), daemon=True)
+    run_folder = world.run_folder(fed.folder / "server" / "runs", run, fed, fault.deadline)
+    store, struck = ClientStore(fed.home(VICTIM).folder), threading.Event()
+    waiting = threading.Thread(target=_strike, args=(fed, fault, run_folder, store, struck), daemon=True)
     waiting.start()
     began = time.monotonic()
-    fed.site.conduct([office], 900, fed.revive)
+    fed.site.conduct([run_folder], 900, fed.revive)
     waiting.join(120)
     return {
         "plan": plan,
         "struck": struck.is_set(),
-        "completed": bool(office.outcome and office.outcome["round"] == ROUNDS),
-        "finite": finite(office),
-        "took part": [row["took_part"] for row in office.told()],
-        "turns": [row["turn"] for row in office.told()],
-        "ledgers agree": _agree(fed, office, before),
-        "charged at least what was released": _covered(office),
+        "completed": bool(run_folder.outcome and run_folder.outcome["round"] == ROUNDS),
+        "finite": finite(run_folder),
+        "took part": [row["took_part"] for row in run_folder.told()],
+        "turns": [row["turn"] for row in run_folder.told()],
+        "ledgers agree": _agree(fed, run_folder, before),
+        "charged at least what was released": _covered(run_folder),
         "seconds": round(time.monotonic() - began),
     }
 
 
-def _strike(fed: Local, fault: Fault, office: ServerFolder, custody: ClientStore, struck: threading.Event) -> None:
-    while not custody.answered(office.terms.run, 1):
+def _strike(fed: Local, fault: Fault, run_folder: ServerFolder, store: ClientStore, struck: threading.Event) -> None:
+    while not store.answered(run_folder.terms.run, 1):
         time.sleep(0.05)
-    rounds = len(office.told())
+    rounds = len(run_folder.told())
     fault.strike(fed)
     struck.set()
     if fault.seconds is not None:
         time.sleep(fault.seconds)
-    while fault.seconds is None and len(office.told()) == rounds:
+    while fault.seconds is None and len(run_folder.told()) == rounds:
         time.sleep(0.1)
     fault.mend(fed)
 
 
-def _agree(fed: Local, office: ServerFolder, before: dict[str, Counter]) -> bool:
+def _agree(fed: Local, run_folder: ServerFolder, before: dict[str, Counter]) -> bool:
     """Every client's ledger has what it had before this run, and what the server's ledger has against it; no more."""
     alike = True
-    with office.ledger() as server:
-        level = office.terms.roster[0].level
+    with run_folder.ledger() as server:
+        level = run_folder.terms.roster[0].level
         for name in fed.nodes:
             scopes = {f"client:{name}", f"server:{name}", f"level:{level}", f"released:{level}"}
             expected = before.setdefault(name, Counter()) + Counter(ledger_rows(server, scopes))
@@ -145,11 +145,11 @@ def _agree(fed: Local, office: ServerFolder, before: dict[str, Counter]) -> bool
     return alike
 
 
-def _covered(office: ServerFolder) -> bool:
+def _covered(run_folder: ServerFolder) -> bool:
     """Each turn in which somebody took part has been charged, to a level or to as many clients."""
-    with office.ledger() as ledger:
+    with run_folder.ledger() as ledger:
         charged = Counter(entry.round for entry in ledger.entries())
-    return all(charged[row["turn"]] >= (1 if charged else 0) for row in office.told() if row["took_part"])
+    return all(charged[row["turn"]] >= (1 if charged else 0) for row in run_folder.told() if row["took_part"])
 
 
 def _small_disk(folder: Path) -> bool:

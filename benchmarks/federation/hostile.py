@@ -23,18 +23,18 @@ def main() -> None:
     world = World(config_of("fedavg", options.plan, rounds=len(kinds(options.plan)), rate=1.0), fresh=True)
     with tempfile.TemporaryDirectory(prefix="tacit-hostile-") as name, federation(Path(name), world) as fed:
         turn_evil(fed)
-        office = world.office(Path(name) / "runs", "hostile", fed, 60)
-        fed.site.conduct([office], 3000, fed.revive)
+        run_folder = world.run_folder(Path(name) / "runs", "hostile", fed, 60)
+        fed.site.conduct([run_folder], 3000, fed.revive)
         door = (fed.site.link.folder / "logs" / "door.log").read_text() if _has_log(fed) else ""
-        for kind, row in zip(kinds(options.plan), office.told(), strict=False):
+        for kind, row in zip(kinds(options.plan), run_folder.told(), strict=False):
             seen = {"took part": row["took_part"], "rejected": row["rejected"], "expected": SEEN_AS[kind]}
             note(options.results, f"{options.plan}/{kind}", seen)
         refused = sum("too large" in line for line in door.splitlines())
-        end_ = office.outcome or {}
+        end_ = run_folder.outcome or {}
         note(
             options.results,
             f"{options.plan}/end",
-            {"rounds": end_.get("round"), "finite": finite(office), "door": refused},
+            {"rounds": end_.get("round"), "finite": finite(run_folder), "door": refused},
         )
 
 

@@ -211,15 +211,15 @@ def main() -> None:
         folder = Path(name)
         folder.chmod(0o755)  # what protects a folder of ours must be its own
         with federation(folder, world) as fed:
-            office = world.office(folder / "server" / "runs", "neighbour", fed, 60)
+            run_folder = world.run_folder(folder / "server" / "runs", "neighbour", fed, 60)
 
             def watch() -> None:
                 fed.revive()
-                if office.told() and not found:
+                if run_folder.told() and not found:
                     found.update(attack(fed, folder))
 
-            fed.site.conduct([office], 600, watch)
-            found["the run"] = f"went on: {(office.outcome or {}).get('round')} rounds"
+            fed.site.conduct([run_folder], 600, watch)
+            found["the run"] = f"went on: {(run_folder.outcome or {}).get('round')} rounds"
     for who, what in found.items():
         note(options.results, who, what)
     if os.getuid() != 0:

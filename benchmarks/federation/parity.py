@@ -48,17 +48,17 @@ def _one(fed: Local, plan: str, methods: list[str], attempt: int, options: argpa
     for agreement, rows in worlds[methods[0]].agreements():
         fed.home(agreement.name).settle(agreement, rows)
     folder = fed.folder / "server" / "runs" / f"{plan}-{attempt}"
-    offices = {method: world.office(folder, f"{method}-{plan}", fed) for method, world in worlds.items()}
-    fed.site.conduct(list(offices.values()), 1800)
-    custodies = {name: ClientStore(fed.home(name).folder) for name in fed.nodes}
+    run_folders = {method: world.run_folder(folder, f"{method}-{plan}", fed) for method, world in worlds.items()}
+    fed.site.conduct(list(run_folders.values()), 1800)
+    stores = {name: ClientStore(fed.home(name).folder) for name in fed.nodes}
     for method, world in worlds.items():
-        found = compare(world, offices[method], custodies)
+        found = compare(world, run_folders[method], stores)
         if found["whole"]:
             note(options.results, _key(method, plan, options), found)
-    for custody in custodies.values():
-        aside = custody.folder / "done" / f"{plan}-{attempt}"
+    for store in stores.values():
+        aside = store.folder / "done" / f"{plan}-{attempt}"
         aside.mkdir(parents=True)
-        for path in [*custody.folder.glob("*.sqlite*"), custody.folder / "runs"]:
+        for path in [*store.folder.glob("*.sqlite*"), store.folder / "runs"]:
             path.rename(aside / path.name)
 
 

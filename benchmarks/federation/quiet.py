@@ -31,10 +31,10 @@ def whole_run() -> None:
     with tempfile.TemporaryDirectory(prefix="tacit-quiet-") as name:
         world = World(config_of("fedavg", "local", rounds=2, rate=1.0), fresh=True)
         with federation(Path(name), world) as fed:
-            office = world.office(Path(name) / "runs", "quiet", fed, 240)
-            fed.site.conduct([office], 1200, fed.revive)
-            assert office.outcome is not None
-            sys.stdout.write(f"rounds {office.outcome['round']} finite {finite(office)}\n")
+            run_folder = world.run_folder(Path(name) / "runs", "quiet", fed, 240)
+            fed.site.conduct([run_folder], 1200, fed.revive)
+            assert run_folder.outcome is not None
+            sys.stdout.write(f"rounds {run_folder.outcome['round']} finite {finite(run_folder)}\n")
 
 
 def addresses(trace: str) -> set[str]:

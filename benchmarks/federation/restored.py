@@ -53,7 +53,7 @@ class Direct:
 
 @dataclass
 class Scene:
-    """A federation in a folder: homes of members, and the office of a server."""
+    """A federation in a folder: homes of members, and the run_folder of a server."""
 
     folder: Path
     plan: str
@@ -68,13 +68,13 @@ class Scene:
             seats.append(experiment.seat(plain, agreement.name, agreement.level, len(rows.x), ""))
         data = world.data
         self.terms = Terms("restored", experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
-        self.office, self.wire = ServerFolder(self.folder / "server"), Direct(self.homes)
-        self.office.open(self.terms, {}, Settings(60.0, True))
+        self.run_folder, self.wire = ServerFolder(self.folder / "server"), Direct(self.homes)
+        self.run_folder.open(self.terms, {}, Settings(60.0, True))
 
     def go(self, steps: int) -> list[Any]:
         """So many rounds of a server that goes on from its files; then its process ends."""
-        with self.office.ledger() as ledger:
-            conductor: FederationServer = self.office.conductor(self.wire, ledger)
+        with self.run_folder.ledger() as ledger:
+            conductor: FederationServer = self.run_folder.server(self.wire, ledger)
             return [conductor.step() for _ in range(steps)]
 
     def copy(self, name: str) -> None:
@@ -142,7 +142,7 @@ def hostile_head(scene: Scene) -> str:
 
     scene.wire.tamper = lie
     told = scene.go(2) + scene.go(2)
-    return _all(len(told) == 4 and all(each.took_part == len(scene.homes) for each in told), "refused")
+    return _all(len(told) == 4 and all(each.cohort == len(scene.homes) for each in told), "refused")
 
 
 ATTACKS: dict[str, tuple[str, Callable[[Scene], str]]] = {
@@ -167,7 +167,7 @@ def _refused(attack: Callable[[], Any], reason: str) -> str:
 
 def _dropped(scene: Scene, reason: str) -> str:
     (told,) = scene.go(1)
-    return _all(told.took_part == len(scene.homes) - 1 and told.refused == {reason: 1}, "refused")
+    return _all(told.cohort == len(scene.homes) - 1 and told.refused == {reason: 1}, "refused")
 
 
 def _all(good: bool, word: str) -> str:
@@ -196,20 +196,20 @@ def on_loopback(folder: Path) -> str:
     """The first attack with everything that a real federation has."""
     world = World(config_of("fedavg", "central", rounds=5, rate=1.0), fresh=True)
     with federation(folder, world) as fed:
-        office = world.office(folder / "runs", "restored", fed)
+        run_folder = world.run_folder(folder / "runs", "restored", fed)
         copy = folder / "copy"
 
         def watch() -> None:
             fed.revive()
-            if len(office.told()) >= 2 and not copy.exists():
-                _copy_alive(office.folder, copy)
+            if len(run_folder.told()) >= 2 and not copy.exists():
+                _copy_alive(run_folder.folder, copy)
 
-        fed.site.conduct([office], 600, watch)
-        shutil.rmtree(office.folder)
-        shutil.copytree(copy, office.folder)
-        before = len(office.told())
-        answer = _refused(lambda: fed.site.conduct([office], 600, fed.revive), "restored from an older copy")
-        return answer if len(office.told()) == before else "NOT REFUSED"
+        fed.site.conduct([run_folder], 600, watch)
+        shutil.rmtree(run_folder.folder)
+        shutil.copytree(copy, run_folder.folder)
+        before = len(run_folder.told())
+        answer = _refused(lambda: fed.site.conduct([run_folder], 600, fed.revive), "restored from an older copy")
+        return answer if len(run_folder.told()) == before else "NOT REFUSED"
 
 
 def _copy_alive(folder: Path, copy: Path) -> None:

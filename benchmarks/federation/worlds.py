@@ -111,10 +111,10 @@ class World:
         offer = self.offer
         return Terms(run, offer.experiment, offer.inputs, offer.classes, seats)
 
-    def office(self, folder: Path, run: str, fed: Local, deadline: float = 300.0) -> ServerFolder:
-        office = ServerFolder(folder / run)
-        office.open(self.terms(run, fed), fed.nodes, Settings(deadline, self.fresh))
-        return office
+    def run_folder(self, folder: Path, run: str, fed: Local, deadline: float = 300.0) -> ServerFolder:
+        run_folder = ServerFolder(folder / run)
+        run_folder.open(self.terms(run, fed), fed.nodes, Settings(deadline, self.fresh))
+        return run_folder
 
 
 def public_key(fed: Local, name: str) -> str:
@@ -141,27 +141,27 @@ def ledger_rows(ledger: Ledger, scopes: set[str] | None = None) -> list[tuple[An
     return sorted((e.round, e.scope, str(e.event), e.count) for e in entries)
 
 
-def compare(world: World, office: ServerFolder, custodies: dict[str, ClientStore]) -> dict[str, Any]:
+def compare(world: World, run_folder: ServerFolder, stores: dict[str, ClientStore]) -> dict[str, Any]:
     """The federation's end beside the simulation's."""
     run, asked = world.simulated()
-    saved = checkpoint.load(office.folder / "checkpoint.bin")
+    saved = checkpoint.load(run_folder.folder / "checkpoint.bin")
     view = run.progress.server.view
     server = max(largest(saved["model"], view.model), largest(saved["extra"], view.extra))
     first = run.engine.method.join(view, run.engine.start)
     states = 0.0
-    for place, custody in enumerate(custodies.values()):
+    for place, store in enumerate(stores.values()):
         if run.store.touched[place] and first:
-            mine = custody.state(office.terms.run, world.config.rounds, first)
+            mine = store.state(run_folder.terms.run, world.config.rounds, first)
             theirs = tree.each(lambda leaf: leaf[0], run.store.read(np.array([place]), first))
             states = max(states, largest(mine, theirs))
-    with office.ledger() as ledger:
+    with run_folder.ledger() as ledger:
         same = ledger_rows(ledger) == ledger_rows(run.ledger)
-    took = [row["took_part"] for row in office.told()]
+    took = [row["took_part"] for row in run_folder.told()]
     return {"server": server, "clients": states, "draws": same, "took part": took, "whole": took == asked}
 
 
-def finite(office: ServerFolder) -> bool:
-    model = checkpoint.load(office.folder / "checkpoint.bin")["model"]
+def finite(run_folder: ServerFolder) -> bool:
+    model = checkpoint.load(run_folder.folder / "checkpoint.bin")["model"]
     return all(bool(torch.isfinite(leaf).all()) for leaf in model.values())
 
 

@@ -115,7 +115,7 @@ def build(model: str) -> protocol.Round:
 
     def one_round() -> float:
         """A round; its work is how many times the usual number of images its cohort has."""
-        cohort = run.plan.setting.sampler.draw(run.engine.seed, run.progress.round, run.purse.eligible())
+        cohort = run.plan.setting.sampler.draw(run.engine.seed, run.progress.round, run.budget.eligible())
         run.step()
         return float(world.sizes[cohort].mean() / world.sizes.mean())
 

@@ -20,7 +20,8 @@ from tacit.errors import TacitError
 from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.assemble import Privacy, Training, assemble
-from tacit.rounds.loop import Outcome, Report, Run, Schedule
+from tacit.rounds.loop import Outcome, Run, Schedule
+from tacit.rounds.round import Report
 from tacit.sampling.cohorts import FixedSize, Poisson
 
 TAU, PER_EPOCH = 10, 60

@@ -100,7 +100,7 @@ def _charge_centre(run: Run, recipe: Recipe, data: FederatedDataset) -> None:
     assert all(abs(float(z) - recipe.centre) < 1e-9 for z in run.plan.record.multipliers)
     charges = [Charge(a.scope, a.unit, a.relation, a.event, a.count) for a in accounts]
     run.ledger.charge(recipe.rounds, charges)
-    run.purse = BudgetTracker(run.plan, run.ledger, recipe.rounds + 1)  # what is left after that
+    run.budget = BudgetTracker(run.plan, run.ledger, recipe.rounds + 1)  # what is left after that
 
 
 def measure(recipe: Recipe, seed: int, history: bool = False) -> Cell:

@@ -15,7 +15,8 @@ from tacit.experiments.config import decisive, full
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.report.figures import Heat
 from tacit.rounds.assemble import assemble
-from tacit.rounds.loop import Report, Run, Schedule
+from tacit.rounds.loop import Run, Schedule
+from tacit.rounds.round import Report
 
 SHOWN: Final = 10  # clients
 ROUNDS: Final = (0, 10, 30, MNIST_CENTRAL.rounds)

@@ -8,16 +8,17 @@ from pathlib import Path
 import torch
 
 from tacit.core.contract import Method
-from tacit.data.dataset import FederatedDataset
+from tacit.data.dataset import FederatedDataset, LocalView
 from tacit.federation.protocol.client import Client
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Arrived
 from tacit.federation.protocol.server import FederationServer
-from tacit.federation.protocol.terms import Participant, Rows, Terms, seen_by_anybody, seen_by_server, with_own_rows
+from tacit.federation.protocol.terms import Participant, Rows, Terms, public_view, with_own_rows
 from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
+from tacit.rounds.round import Report
 from tacit.sampling.cohorts import Poisson
 from tests.worlds import CENTRAL, model_for, ragged
 
@@ -62,18 +63,18 @@ class World:
         )
         return Terms(self.run_id, "", self.federation.input_shape, self.federation.classes, roster)
 
-    def assembled(self, terms: Terms, federation: FederatedDataset) -> Assembled:
+    def assembled(self, terms: Terms, view: LocalView) -> Assembled:
         choices = {seat.name: seat.level for seat in terms.roster}
         privacy = replace(self.privacy, choices=choices)
-        sizes = terms.sizes if self.public else None
-        return assemble(federation, model_for(self.method), self.method, privacy, self.training, sizes)
+        sizes = terms.sizes(view, self.public)
+        return assemble(view, model_for(self.method), self.method, privacy, self.training, sizes)
 
     def rows(self, place: int) -> Rows:
         data, own, test = self.federation, self.federation.rows(place), self.federation.test_rows(place)
         return Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
 
     def seen_by(self, place: int, terms: Terms, rows: Rows) -> Assembled:
-        made = self.assembled(terms, seen_by_anybody(place, terms, self.dtype))
+        made = self.assembled(terms, public_view(terms, self.dtype, place))
         return with_own_rows(made, place, terms, rows, self.public)
 
     def client(self, place: int, folder: Path) -> Client:
@@ -95,7 +96,7 @@ class World:
         server.mkdir(parents=True, exist_ok=True)
         terms = self.terms
         return FederationServer(
-            self.assembled(terms, seen_by_server(terms, self.dtype)),
+            self.assembled(terms, public_view(terms, self.dtype)),
             terms,
             ledger or Ledger.open(server / "ledger.sqlite"),
             transport or Wire(self.clients(folder)),
@@ -103,6 +104,13 @@ class World:
             fresh=self.fresh,
             sums_in_the_open=not self.keys,
         )
+
+
+class Reports(list[Report]):
+    """A watcher that keeps what it is told."""
+
+    def after_round(self, report: Report) -> None:
+        self.append(report)
 
 
 Tamper = Callable[[str, bytes], Sequence[tuple[str, Arrived]]]

@@ -49,7 +49,7 @@ def test_several_queries_of_a_batch_cost_a_member_what_they_cost_in_a_simulation
     for place, name in enumerate(world.federation.ids):
         account = simulated.client(place)
         assert account is not None
-        with wire.clients[name].custody.ledger() as own:
+        with wire.clients[name].store.ledger() as own:
             assert own.spent(f"client:{name}") == {account.event: 2 * account.count}
         if world.federation.sizes[place] > 4:
             assert "queries" in describe(account.event, "record")
@@ -61,7 +61,7 @@ def test_no_bound_that_a_server_sends_takes_the_noise_off(tmp_path: Path) -> Non
     alike = replace(data, y=torch.zeros_like(data.y))
     world = World(FedAvg(), PLANS["local"], alike, rounds=1, rate=1.0, fresh=True, dtype=torch.float32)
     wire = Wire(world.clients(tmp_path))
-    ask = world.conductor(tmp_path, wire)._ask("train", 0, 0)
+    ask = world.conductor(tmp_path, wire)._ask("train", 0)
     model = tree.each(torch.zeros_like, tree.strip("view/model", ask.tensors))
     model["head.bias"][0] = 55.0
     body = tree.prefix("view/model", model) | {"public/bound": torch.tensor(1e-30, dtype=torch.float64)}

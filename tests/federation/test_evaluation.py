@@ -14,7 +14,7 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
-from tacit.federation.protocol.server import FederationServer, RoundReport
+from tacit.federation.protocol.server import FederationServer
 from tacit.federation.service.tls import make_node_key
 from tacit.methods import Ditto, FedAvg, LocalOnly
 from tacit.privacy import mechanisms as plans
@@ -24,7 +24,7 @@ from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.evaluate import alone
-from tests.federation.in_process import Wire, World
+from tests.federation.in_process import Reports, Wire, World
 from tests.federation.test_rounds import Died, alike
 from tests.worlds import ragged
 
@@ -57,9 +57,9 @@ def world_of(name: str, folder: Path, clients: int = 5, **options: Any) -> World
     return world
 
 
-def told_by(server: FederationServer) -> list[RoundReport]:
-    told: list[RoundReport] = []
-    server.watchers = (told.append,)
+def told_by(server: FederationServer) -> Reports:
+    told = Reports()
+    server.watchers = (told,)
     server.go()
     return told
 
@@ -69,7 +69,7 @@ def truth(world: World, server: FederationServer, wire: Wire) -> np.ndarray:
     view, found = server.progress.server.view, []
     for place, client in enumerate(wire.clients.values()):
         engine = world.seen_by(place, world.terms, world.rows(place)).engine
-        state = client.custody.state(world.run_id, world.rounds, engine.method.join(view, engine.start))
+        state = client.store.state(world.run_id, world.rounds, engine.method.join(view, engine.start))
         found.append(alone(engine, view, state, place, 0))
     return np.mean(found, axis=0)
 
@@ -108,7 +108,7 @@ def test_nobody_is_taken_past_its_epsilon_by_evaluations(tmp_path: Path, name: s
     server = world.conductor(tmp_path, wire)
     assert server.go() is None
     for client in wire.clients.values():
-        with client.custody.ledger() as own:
+        with client.store.ledger() as own:
             assert all(line.epsilon <= 8.0 for line in statement(own) if line.budget is not None)
 
 
@@ -123,11 +123,11 @@ def test_a_client_whose_own_account_is_spent_refuses_an_evaluation(tmp_path: Pat
         forgetful = replace(world, run_id=f"run-{number}").conductor(tmp_path / f"s{number}", wire)
         told = forgetful.step()
         assert told.figures is not None
-        answered.append((told.took_part, told.figures.answered))
+        answered.append((told.cohort, told.figures.answered))
         refused.append(dict(told.refused))
     assert answered == [(3, 3), (0, 0), (0, 0)]
     assert refused[1:] == [{"budget": 3}, {"budget": 3}]
-    assert [client.custody.answers() for client in wire.clients.values()] == [2, 2, 2]
+    assert [client.store.answers() for client in wire.clients.values()] == [2, 2, 2]
 
 
 def evaluation_ask(wire: Wire, name: str = "c1") -> Ask:
@@ -178,10 +178,10 @@ def test_a_turn_that_was_paid_for_as_an_evaluation_is_not_taken_for_training(tmp
     server.step()
     server.step()
     ask, client = evaluation_ask(wire), wire.clients["c1"]
-    with client.custody.ledger() as own:
+    with client.store.ledger() as own:
         before = own.spent("level:private").total()
     assert not unpack(Answer, client.answer(pack(replace(ask, evaluated=())))).tensors  # its budget has no such round
-    with client.custody.ledger() as own:
+    with client.store.ledger() as own:
         assert own.spent("level:private").total() == before
 
 
@@ -231,7 +231,7 @@ def test_figures_under_masking_are_seen_by_nobody(tmp_path: Path) -> None:
     server.go()
     sent = [unpack(Answer, blob) for _, blob in wire.answers]
     assert {tuple(answer.tensors) for answer in sent} == {("mask",), ()}
-    plain = server._ask("train", 2, 2)
+    plain = server._ask("train", 2)
     assert plain.evaluation
     assert unpack(Answer, wire.clients["c1"].answer(pack(plain))).refused == "unmasked"
 
@@ -253,7 +253,7 @@ def test_a_lie_about_ones_accuracy_is_rejected_and_counted(tmp_path: Path, wrong
     told = told_by(server)
     assert told[-1].figures is not None
     assert told[-1].figures.answered == 4
-    assert server.totals[reason] == 1
+    assert server.rejections[reason] == 1
 
 
 def test_opted_out_clients_report_plainly_and_pay_nothing(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_federation_adds_no_noise_to_floats(name: str, tmp_path: Path, monkeyp
     world = World(FedAvg(), NOISY[name], ragged(3), rounds=2, rate=1.0, fresh=True, steps=steps, dtype=torch.float32)
     server, wire = federated(world, tmp_path)
     assert EXACT in server.plan.notes
-    assert not server.totals  # nothing of an honest client was turned away
+    assert not server.rejections  # nothing of an honest client was turned away
     model = server.progress.server.view.model
     assert all(leaf.dtype == torch.float32 and bool(leaf.isfinite().all()) for leaf in model.values())
     bodies = [tree.strip("body", unpack(Answer, blob).tensors) for _, blob in wire.answers]
@@ -75,7 +75,7 @@ def test_figures_of_an_evaluation_have_exact_noise(name: str, tmp_path: Path, mo
     leaf = "body/model/shared"
     sent = [unpack(Answer, blob).tensors.get(leaf) for _, blob in wire.answers]
     assert sum(each is not None and each.dtype == torch.int32 for each in sent) == 3
-    assert not server.totals
+    assert not server.rejections
 
 
 SUMMED = [(name, FedAvg()) for name in ("central", "grouped", "local", "record", "local, moving")]

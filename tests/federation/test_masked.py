@@ -70,7 +70,7 @@ def test_who_drops_out_at_any_stage_is_left_out_and_charged(tmp_path: Path) -> N
     counts = []
     for stage in range(5):
         wire.tamper = partial(silent_from, stage, {})
-        counts.append(server.step().took_part)
+        counts.append(server.step().cohort)
     assert counts == [4, 4, 4, 5, 5]  # from the masked upload on, it is in the sum
     wire.tamper = lambda name, blob: [(name, blob)]
     server.close()
@@ -83,7 +83,7 @@ def test_too_few_for_their_noise_release_nothing(tmp_path: Path) -> None:
     wire = Wire(world.clients(tmp_path), offline={"c0", "c1", "c2"})
     server = world.conductor(tmp_path, wire)
     before = server.progress.server.view.model
-    assert server.step().took_part == 0
+    assert server.step().cohort == 0
     assert largest_difference(server.progress.server.view.model, before) == 0
     assert server.ledger.charged_rounds()["client:c0"] == 1
 
@@ -95,7 +95,7 @@ def test_noise_in_place_of_a_stage_is_rejected_and_the_round_goes_on(tmp_path: P
         return [(name, blob[: len(blob) // 2])] if name == "c1" else [(name, blob)]
 
     told = world.conductor(tmp_path, Wire(world.clients(tmp_path), tamper)).step()
-    assert told.took_part == 4
+    assert told.cohort == 4
     assert told.rejected == {"malformed": 1}
 
 
@@ -107,7 +107,7 @@ def test_a_message_that_was_turned_away_for_its_size_is_counted_and_the_round_go
 
     server = world.conductor(tmp_path, Wire(world.clients(tmp_path), tamper))
     told = server.step()
-    assert (told.took_part, told.rejected) == (4, {"size": 1})
+    assert (told.cohort, told.rejected) == (4, {"size": 1})
 
 
 def test_a_client_sends_nothing_unmasked_that_only_a_sum_should_show(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_a_client_sends_nothing_unmasked_that_only_a_sum_should_show(tmp_path: P
     world = masked(tmp_path, rounds=1, rate=1.0, fresh=True)
     wire = Wire(world.clients(tmp_path))
     server = world.conductor(tmp_path, wire)
-    answer = unpack(Answer, wire.clients["c1"].answer(server._for(server._ask("train", 0, 0), "c1")))
+    answer = unpack(Answer, wire.clients["c1"].answer(server._for(server._ask("train", 0), "c1")))
     assert (answer.refused, answer.tensors) == ("unmasked", {})
-    assert wire.clients["c1"].custody.answers() == 0
-    with wire.clients["c1"].custody.ledger() as own:
+    assert wire.clients["c1"].store.answers() == 0
+    with wire.clients["c1"].store.ledger() as own:
         assert not list(own.entries())
 
 
@@ -155,7 +155,7 @@ def test_a_threshold_is_kept_to_by_both_sides(tmp_path: Path) -> None:
     world.privacy = replace(world.privacy, plan=request)
     wire = Wire(world.clients(tmp_path))
     server = world.conductor(tmp_path, wire)
-    assert server.step().took_part == 5
+    assert server.step().cohort == 5
     first = decode(next(iter(unpack(Ask, wire.asked[0][1]).tensors.values())).numpy().tobytes())
     assert isinstance(first, Round)
     assert first.threshold == 4
@@ -163,7 +163,7 @@ def test_a_threshold_is_kept_to_by_both_sides(tmp_path: Path) -> None:
     lower = replace(plan, release=replace(plan.release, threshold=0.5))  # pyright: ignore[reportArgumentType]
     server.made = server.made._replace(engine=server.made.engine.under(lower))
     told = server.step()
-    assert (told.took_part, told.refused) == (0, {"round": 5})
+    assert (told.cohort, told.refused) == (0, {"round": 5})
 
 
 def test_messages_of_the_last_turn_are_rejected_in_the_next(tmp_path: Path) -> None:
@@ -178,19 +178,19 @@ def test_messages_of_the_last_turn_are_rejected_in_the_next(tmp_path: Path) -> N
         return [(name, pack(replace(unpack(Answer, old[0]), round=answer.round, turn=answer.turn)))]
 
     server = world.conductor(tmp_path, Wire(world.clients(tmp_path), replay))
-    assert server.step().took_part == 5
+    assert server.step().cohort == 5
     told = server.step()
-    assert (told.took_part, told.rejected) == (4, {"malformed": 1})
+    assert (told.cohort, told.rejected) == (4, {"malformed": 1})
 
 
 def test_of_two_processes_that_hold_one_state_of_a_sum_one_answers(tmp_path: Path) -> None:
     """Told of two sets of survivors at once, a member confirms one: else shares of both its secrets might be shown."""
     world = masked(tmp_path, clients=5, rounds=1, rate=1.0, fresh=True)
     wire = Wire(world.clients(tmp_path))
-    custody, states = wire.clients["c1"].custody, []
+    store, states = wire.clients["c1"].store, []
 
     def watched(name: str, blob: bytes) -> list[tuple[str, bytes]]:
-        states.extend([custody.mask_state("run-1")] * (name == "c1"))
+        states.extend([store.mask_state("run-1")] * (name == "c1"))
         return [(name, blob)]
 
     wire.tamper = watched
@@ -202,6 +202,6 @@ def test_of_two_processes_that_hold_one_state_of_a_sum_one_answers(tmp_path: Pat
     other = replace(fourth, tensors={"mask": torch.frombuffer(bytearray(fewer), dtype=torch.uint8)})
     before = states[2]
     assert before is not None
-    custody.keep_mask_state("run-1", before)  # as a process sees it that was asked at the same time
+    store.keep_mask_state("run-1", before)  # as a process sees it that was asked at the same time
     answer = unpack(Answer, wire.clients["c1"].answer(pack(other)))
     assert (answer.refused, answer.tensors) == ("duplicate", {})

@@ -12,9 +12,8 @@ pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
-from tacit.federation.protocol.server import RoundReport
 from tacit.methods import FedAvg
-from tests.federation.in_process import Wire, World
+from tests.federation.in_process import Reports, Wire, World
 from tests.worlds import PLANS, ragged
 
 
@@ -44,9 +43,9 @@ def test_a_server_that_was_restored_from_a_copy_releases_nothing_more(tmp_path: 
     world = world_of(plan)
     wire = Wire(world.clients(tmp_path))
     restored(world, tmp_path, wire)
-    told: list[RoundReport] = []
+    told = Reports()
     server = world.conductor(tmp_path, wire)
-    server.watchers = (told.append,)
+    server.watchers = (told,)
     with pytest.raises(TacitError, match=r"was asked in turn \d+.*restored from an older copy"):
         server.go()
     assert told == []
@@ -65,7 +64,7 @@ def test_a_restored_server_stops_as_soon_as_it_meets_somebody_who_knows_better(t
     shutil.copytree(tmp_path / "copy", tmp_path / "server")
     wire.offline = {"c1", "c2", "c3"}
     server = world.conductor(tmp_path, wire)
-    assert server.step().took_part == 1
+    assert server.step().cohort == 1
     wire.offline = {"c1", "c3"}
     with pytest.raises(TacitError, match="'c2' was asked in turn 3"):
         server.step()
@@ -93,11 +92,11 @@ def test_a_member_refuses_a_server_that_forgot_what_it_told(tmp_path: Path) -> N
     server = world.conductor(tmp_path, others)
     for _ in range(4):
         server.step()
-    before = wire.clients["c1"].custody.answers()
-    ask = replace(server._ask("train", server.progress.round, 9), charged=tuple(range(10)))
+    before = wire.clients["c1"].store.answers()
+    ask = replace(server._ask("train", 9), charged=tuple(range(10)))
     answer = unpack(Answer, wire.clients["c1"].answer(pack(ask)))
     assert (answer.refused, answer.tensors) == ("ledger", {})
-    assert wire.clients["c1"].custody.answers() == before
+    assert wire.clients["c1"].store.answers() == before
 
 
 def test_a_lie_about_what_a_member_has_seen_stops_nobody(tmp_path: Path) -> None:
@@ -172,7 +171,7 @@ def test_a_member_that_lost_what_it_answered_answers_nothing_again(tmp_path: Pat
     ]
     assert [answer.tensors for answer in fresh] == [{}, {}, {}]
     assert all(answer.refused for answer in fresh)
-    with again.custody.ledger() as own:
+    with again.store.ledger() as own:
         assert own.charged_rounds()["client:c1"] == 2
 
 
@@ -183,7 +182,7 @@ def test_a_member_that_lost_its_ledger_takes_part_in_nothing(tmp_path: Path) -> 
     server.step()
     (tmp_path / "c1" / "ledger.sqlite").unlink()
     told = server.step()
-    assert (told.took_part, told.refused) == (3, {"ledger": 1})
+    assert (told.cohort, told.refused) == (3, {"ledger": 1})
 
 
 def test_a_member_whose_ledger_was_restored_from_a_copy_refuses(tmp_path: Path) -> None:
@@ -199,10 +198,10 @@ def test_a_member_whose_ledger_was_restored_from_a_copy_refuses(tmp_path: Path) 
     shutil.copytree(tmp_path / "copy1", tmp_path / "c1")
     shutil.copy(tmp_path / "copy2", tmp_path / "c2" / "ledger.sqlite")
     told = server.step()
-    assert (told.took_part, told.refused) == (2, {"ledger": 2})
+    assert (told.cohort, told.refused) == (2, {"ledger": 2})
     server.ledger.close()
     told = world.conductor(tmp_path, wire).step()  # a server that goes on asks where they stand, and forgets nothing
-    assert (told.took_part, told.refused) == (2, {"ledger": 2})
+    assert (told.cohort, told.refused) == (2, {"ledger": 2})
 
 
 def test_a_member_whose_ledger_was_edited_refuses(tmp_path: Path) -> None:
@@ -213,7 +212,7 @@ def test_a_member_whose_ledger_was_edited_refuses(tmp_path: Path) -> None:
     server.step()
     edit(tmp_path / "c1" / "ledger.sqlite", "UPDATE charges SET event = replace(event, '1.', '9.') WHERE round = 0")
     told = server.step()
-    assert (told.took_part, told.refused) == (3, {"ledger": 1})
+    assert (told.cohort, told.refused) == (3, {"ledger": 1})
 
 
 def test_an_answer_is_in_the_ledger_before_it_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +235,7 @@ def test_an_answer_is_in_the_ledger_before_it_is_computed(tmp_path: Path, monkey
         patch.setattr(type(client), "_train", die)
         with pytest.raises(Died):
             client.answer(blob)
-    with client.custody.ledger() as own:
+    with client.store.ledger() as own:
         assert own.answered() == [("run-1", 0)]
         assert own.charged_rounds() == {"client:c1": 1}
     assert unpack(Answer, client.answer(blob)).refused == "duplicate"
@@ -254,8 +253,8 @@ def test_what_an_earlier_version_had_answered_is_taken_over(tmp_path: Path) -> N
     db.commit()
     db.close()
     client = world.client(1, tmp_path)
-    assert client.custody.last_answered("run-1") == 7
-    assert client.custody.answered("run-0", 3)
+    assert client.store.last_answered("run-1") == 7
+    assert client.store.answered("run-0", 3)
     later = replace(ask, round=1, turn=7, charged=(0, 7))
     assert unpack(Answer, client.answer(pack(later))).refused == "duplicate"
 
@@ -266,7 +265,7 @@ def test_both_sides_keep_each_others_heads(tmp_path: Path) -> None:
     server = world.conductor(tmp_path, wire)
     server.go()
     for name, client in wire.clients.items():
-        with client.custody.ledger() as own:
+        with client.store.ledger() as own:
             told = own.kept("server", "run-1")
             assert [kept.turn for kept in told] == [0, 1, 2, 2]  # the last one at the end
             assert all(server.ledger.holds(kept.head) for kept in told)

@@ -58,14 +58,14 @@ def test_a_federation_is_its_simulation(tmp_path: Path, method: Method, plan: st
     for place, name in enumerate(world.federation.ids):
         if expected.store.touched[place]:
             first = simulated_state(expected, place)
-            kept = wire.clients[name].custody.state(world.run_id, world.rounds, first)
+            kept = wire.clients[name].store.state(world.run_id, world.rounds, first)
             assert largest_difference(kept, first) < 1e-9
     assert rows(server.ledger) == rows(expected.ledger)
 
 
 def alike(server: Ledger, client: Client) -> bool:
     """Whether the client's own ledger says what the server's says of it."""
-    with client.custody.ledger() as own:
+    with client.store.ledger() as own:
         scopes = {e.scope for e in own.entries()} | {f"client:{client.name}", f"server:{client.name}"}
         return rows(server, scopes) == rows(own)
 
@@ -84,6 +84,21 @@ def test_both_sides_keep_the_same_account_with_fresh_noise_and_drop_outs(tmp_pat
     assert rows(server.ledger)
     assert all(alike(server.ledger, client) for client in wire.clients.values())
     assert all(torch.isfinite(leaf).all() for leaf in server.progress.server.view.model.values())
+
+
+def test_nobody_is_asked_before_the_turn_is_charged(tmp_path: Path) -> None:
+    world = World(FedAvg(), PLANS["local"], ragged(3), rounds=2, rate=1.0, fresh=True)
+    server, charged = world.conductor(tmp_path), []
+    send = server.transport.ask
+
+    def ask(asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, Arrived]]:
+        charged.append({unpack(Ask, blob).turn for blob in asks.values()} == {server.ledger.rounds()})
+        return send(asks, seconds)
+
+    server.transport.ask = ask
+    server.step()
+    server.step()
+    assert charged == [True, True]
 
 
 def test_fresh_noise_is_not_the_noise_of_the_seed(tmp_path: Path) -> None:
@@ -168,10 +183,10 @@ def test_a_client_refuses_by_its_own_ledger_whatever_the_server_says(tmp_path: P
     for number in range(4):  # four runs, each of a server that remembers nothing
         forgetful = replace(world, run_id=f"run-{number}").conductor(tmp_path / str(number), wire)
         told.append(forgetful.step())
-    assert [each.took_part for each in told] == [2, 2, 0, 0]
+    assert [each.cohort for each in told] == [2, 2, 0, 0]
     assert told[2].refused == {"budget": 2}
     for client in wire.clients.values():
-        with client.custody.ledger() as own:
+        with client.store.ledger() as own:
             assert own.spent(f"client:{client.name}").total() % 2 == 0
             assert all(line.epsilon <= 2.0 for line in statement(own))
 
@@ -192,9 +207,9 @@ def test_of_two_processes_that_are_asked_the_same_at_once_one_answers(
     wire = Wire(world.clients(tmp_path))
     world.conductor(tmp_path, wire).step()
     name, blob = wire.asked[0]
-    custody = wire.clients[name].custody
-    monkeypatch.setattr(custody, "last_answered", lambda _: -1)
-    monkeypatch.setattr(custody, "newest", lambda _: 0)
+    store = wire.clients[name].store
+    monkeypatch.setattr(store, "last_answered", lambda _: -1)
+    monkeypatch.setattr(store, "newest", lambda _: 0)
     answer = unpack(Answer, wire.clients[name].answer(blob))
     assert (answer.refused, answer.tensors) == ("duplicate", {})
 
@@ -235,7 +250,7 @@ def test_a_client_trains_on_no_broadcast_that_does_not_fit(tmp_path: Path, wrong
     answer = unpack(Answer, wire.clients[name].answer(pack(replace(ask, round=1, turn=1, tensors=bad))))
     assert answer.refused in ("shape", "not finite")
     assert not answer.tensors
-    assert not wire.clients[name].custody.answered("run-1", 1)
+    assert not wire.clients[name].store.answered("run-1", 1)
 
 
 def test_a_reason_that_a_client_makes_up_is_not_shown(tmp_path: Path) -> None:
@@ -312,7 +327,7 @@ def test_a_hostile_answer_is_rejected_and_counted_and_the_round_goes_on(tmp_path
         told = server.step()
         if plan == "open" or mallory.kind != "nan":  # integers are never NaN: another dtype
             assert told.rejected == {reason: 1}, mallory.kind
-        assert told.took_part == (3 if mallory.kind == "duplicate" else 2), mallory.kind
+        assert told.cohort == (3 if mallory.kind == "duplicate" else 2), mallory.kind
         assert all(torch.isfinite(leaf).all() for leaf in server.progress.server.view.model.values())
     assert server.go() is None
 
@@ -324,7 +339,7 @@ def test_the_sum_of_a_plan_that_hides_messages_needs_masks(tmp_path: Path, priva
     with pytest.raises(TacitError, match="cannot be masked"):
         replace(conductor, sums_in_the_open=False)
     careful = replace(world.client(1, tmp_path), sums_in_the_open=False)
-    answer = unpack(Answer, careful.answer(conductor._for(conductor._ask("train", 0, 0), "c1")))
+    answer = unpack(Answer, careful.answer(conductor._for(conductor._ask("train", 0), "c1")))
     assert (answer.refused, answer.tensors) == ("unmasked", {})
 
 
@@ -332,7 +347,7 @@ def test_a_full_disk_on_a_client_is_a_drop_out(tmp_path: Path, monkeypatch: pyte
     world = World(Ditto(), PLANS["local"], ragged(3), rounds=2, rate=1.0, fresh=True)
     wire = Wire(world.clients(tmp_path))
     server = world.conductor(tmp_path, wire)
-    full = wire.clients["c1"].custody
+    full = wire.clients["c1"].store
 
     def refuse(*_: object) -> None:
         raise StorageError("no space left")
@@ -340,7 +355,7 @@ def test_a_full_disk_on_a_client_is_a_drop_out(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(full, "keep", refuse)
         told = server.step()
-    assert (told.took_part, told.refused) == (2, {"storage": 1})
+    assert (told.cohort, told.refused) == (2, {"storage": 1})
     server.go()
     assert all(alike(server.ledger, client) for client in wire.clients.values())
 

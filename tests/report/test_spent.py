@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -28,7 +29,8 @@ from tacit.report.metrics import Metrics
 from tacit.report.report import open_all, tell
 from tacit.report.run_folder import Folder
 from tacit.report.summary import open_run
-from tacit.rounds.loop import Run
+from tacit.rounds.loop import SimulatedCohort
+from tacit.rounds.round import Progress, Replies
 from tests.experiments.tiny import run, stopping_after
 from tests.report.test_verify import edit, shorten
 
@@ -39,15 +41,15 @@ class Killed(BaseException):
     """As `kill -9`: nothing is tidied up. What was committed is on disk, and nothing else."""
 
 
-def killed_after_charging(round: int) -> Callable[[Run, object], object]:
-    whole = Run._release
+def killed_after_charging(round: int) -> Callable[..., Replies]:
+    whole = SimulatedCohort.collect
 
-    def release(self: Run, cohort: object) -> object:
-        if self.progress.round == round - 1:
+    def collect(self: SimulatedCohort, progress: Progress, cohort: np.ndarray, turn: int) -> Replies:
+        if progress.round == round - 1:
             raise Killed
-        return whole(self, cohort)  # type: ignore[arg-type]
+        return whole(self, progress, cohort, turn)
 
-    return release
+    return collect
 
 
 def full_disk(rows: int) -> Callable[[Metrics, object], None]:
@@ -66,7 +68,7 @@ def interrupt(patch: pytest.MonkeyPatch, how: str) -> None:
     if kind == "ctrl-c":
         patch.setattr(train, "interruptible", stopping_after(int(round)))
     elif kind == "kill":
-        patch.setattr(Run, "_release", killed_after_charging(int(round)))
+        patch.setattr(SimulatedCohort, "collect", killed_after_charging(int(round)))
     elif kind == "disk":
         patch.setattr(Metrics, "append", full_disk(10))
 

@@ -89,8 +89,8 @@ def test_a_client_that_has_spent_more_than_its_new_level_allows_is_no_longer_ask
     assert spent > 8.0
     it.change("c1", "strict")
     step(it, 2)
-    assert not it.purse.eligible()[1]
-    assert it.purse.eligible()[[2, 12, 16]].all()
+    assert not it.budget.eligible()[1]
+    assert it.budget.eligible()[[2, 12, 16]].all()
     assert account(it, "c1") == {events(it)["private"]: 5}
     assert not it.ledger.stays()["c1"][-1].asked
     it.change("c1", "private")
@@ -185,8 +185,8 @@ def test_with_ratio_zero_those_that_opt_out_are_asked_and_those_that_come_back_a
     it.change("c1", "open")
     it.change("c16", "private")
     step(it, 1)
-    assert it.purse.eligible()[1]
-    assert not it.purse.eligible()[[0, 16]].any()
+    assert it.budget.eligible()[1]
+    assert not it.budget.eligible()[[0, 16]].any()
     assert list(it.ledger.entries()) == []
     it.change(["c1", "c17", "c18", "c19"], "strict")
     assert "weight 0" in str(it.go().stopped)
@@ -342,7 +342,7 @@ def test_a_planned_change_that_lies_in_the_past_is_refused(tmp_path: Path) -> No
     step(in_folder(tmp_path), 5)
     resumed = in_folder(tmp_path)
     resumed.resume()
-    resumed.purse._changes = (*PLANNED, Change(4, "c7", "open"))
+    resumed.budget._changes = (*PLANNED, Change(4, "c7", "open"))
     resumed.step()
     with pytest.raises(TacitError, match=r"'c7'.*past"):
         resumed.step()
@@ -371,7 +371,7 @@ def test_under_the_local_plan_noise_and_limit_follow_the_level() -> None:
     assert 1 <= paid < 3, "it cannot pay for all of them"
     assert epsilon({loose.event: 4, tight.event: paid}, 1e-3, "replace") <= 8.0
     assert epsilon({loose.event: 4, tight.event: paid + 1}, 1e-3, "replace") > 8.0
-    assert not it.purse.eligible()[1]
+    assert not it.budget.eligible()[1]
 
 
 def test_under_the_record_plan_noise_and_limit_follow_the_level() -> None:

@@ -19,7 +19,8 @@ from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.clipping import Fixed, Quantile
 from tacit.privacy.plan import Mechanism
 from tacit.rounds.assemble import Privacy, Training, assemble
-from tacit.rounds.loop import Report, Run, Schedule
+from tacit.rounds.loop import Run, Schedule, SimulatedCohort
+from tacit.rounds.round import Progress, Replies, Report
 from tacit.sampling.cohorts import FixedSize, Poisson
 from tests.worlds import (
     CENTRAL,
@@ -253,7 +254,7 @@ def test_watchers_are_told_after_every_round() -> None:
             seen.append(report)
 
     it = run(FedAvg(), CENTRAL)
-    it._watchers = [Watcher()]
+    it.watchers = [Watcher()]
     it.go()
     assert [report.round for report in seen] == [1, 2, 3, 4, 5]
     assert seen[-1].scores is not None
@@ -269,3 +270,17 @@ def test_record_noise_follows_each_clients_own_number_of_rows() -> None:
     assert len({(n, z) for n, z in zip(sizes.tolist(), noise.multipliers.tolist(), strict=True)}) == len(
         set(sizes.tolist())
     )
+
+
+def test_nobody_computes_before_the_round_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    it, charged = run(FedAvg(), CENTRAL), []
+    whole = SimulatedCohort.collect
+
+    def collect(self: SimulatedCohort, progress: Progress, cohort: np.ndarray, turn: int) -> Replies:
+        charged.append(it.ledger.rounds() == turn)
+        return whole(self, progress, cohort, turn)
+
+    monkeypatch.setattr(SimulatedCohort, "collect", collect)
+    it.go()
+    assert charged
+    assert all(charged)

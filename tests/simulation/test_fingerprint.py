@@ -75,7 +75,7 @@ def test_no_client_draws_the_same_noise_beside_other_data_or_another_promise(pla
             assert not set(getattr(one, kind).flatten().tolist()) & set(getattr(other, kind).flatten().tolist())
         assert torch.equal(one.rows, other.rows)
         assert runs[first].engine.noise_of("server") != runs[second].engine.noise_of("server")
-        assert np.array_equal(runs[first]._draw(0), runs[second]._draw(0))
+        assert np.array_equal(runs[first].draw(0), runs[second].draw(0))
 
 
 @pytest.mark.parametrize("plan", PLANS)

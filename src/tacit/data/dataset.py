@@ -88,6 +88,35 @@ class FederatedDataset:
         return replace(self, **rows, common_x=common[0], common_y=common[1])
 
 
+@dataclass(frozen=True, eq=False)
+class LocalView(FederatedDataset):
+    """A population as one party sees it: everybody's id, and its own rows. Others have theirs elsewhere, none here.
+
+    Numbers of rows that the party does not hold are no part of it: where they matter, they are given beside it.
+    """
+
+    def __post_init__(self) -> None:
+        validate(self, whole=False)
+
+
+def local_view(ids: tuple[str, ...], classes: int, place: int, rows: Pair, test_rows: Pair) -> LocalView:
+    """The rows of the client at `place` of a population, and nobody else's."""
+    after = np.arange(len(ids) + 1) > place
+    return LocalView(
+        name="federation",
+        x=rows[0],
+        y=rows[1],
+        offsets=len(rows[0]) * after.astype(np.int64),
+        test_x=test_rows[0],
+        test_y=test_rows[1],
+        test_offsets=len(test_rows[0]) * after.astype(np.int64),
+        common_x=None,
+        common_y=None,
+        ids=ids,
+        classes=classes,
+    )
+
+
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
 

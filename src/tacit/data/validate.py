@@ -45,14 +45,17 @@ class Part(NamedTuple):
     owner: Callable[[int], str]
 
 
-def validate(federation: "FederatedDataset") -> None:
-    """Raises a `TacitError` that names the client, the value and the remedy; runs once, at construction."""
+def validate(federation: "FederatedDataset", whole: bool = True) -> None:
+    """Raises a `TacitError` that names the client, the value and the remedy; runs once, at construction.
+
+    `whole`: every client's rows are here, so that each has one at least.
+    """
     _ids(federation.ids)
     at_least(federation.classes, 1, "the number of classes")
     _offsets(federation.offsets, len(federation.ids), len(federation.x), "training")
     _offsets(federation.test_offsets, len(federation.ids), len(federation.test_x), "test")
     empty = np.flatnonzero(np.diff(federation.offsets) == 0)
-    if empty.size:
+    if whole and empty.size:
         raise TacitError(f"client '{federation.ids[empty[0]]}' has no training example: give it one or leave it out")
     for part in _parts(federation):
         _rows(part, federation)

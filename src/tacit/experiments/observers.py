@@ -18,7 +18,7 @@ from tacit.report.metrics import ALL, CHARGES, Metrics, Row, label, score_rows
 from tacit.report.spending import Spent
 from tacit.report.wording import number
 from tacit.rounds.evaluate import Scores
-from tacit.rounds.loop import Report
+from tacit.rounds.round import Report
 
 _SHARE = 0.02  # of the time of a run, for telling on its bar what it has spent
 

@@ -66,6 +66,19 @@ class Scores:
         return Summary.of(values if level is None else values[self.level == level])
 
 
+class NoisyScores(NamedTuple):
+    """An evaluation by a federation's members: noisy means over all of them, who did not answer counting as 1/2.
+
+    `std`: of the noise in each mean. None: too few answered for a release.
+    """
+
+    asked: int
+    answered: int
+    std: float
+    shared: float | None = None
+    personal: float | None = None
+
+
 def evaluate(
     engine: CohortProgram, view: Shared, store: Store, round: int, sample: int | None = None, chunk: int | None = None
 ) -> Scores:

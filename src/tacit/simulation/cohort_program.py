@@ -21,7 +21,7 @@ from tacit.models.functional import ModuleTask
 from tacit.privacy.mechanisms.clipped_upload_sum import Uploads
 from tacit.privacy.mechanisms.release import Totals, encode_all, encoded_sum, sum_messages
 from tacit.privacy.plan import Plan
-from tacit.simulation import secure_sum
+from tacit.simulation import secure_sum, totals
 from tacit.simulation.chunks import Chunking, Compile, Inputs, Shape, outputs
 from tacit.simulation.client_program import ClientProgram, handed_over
 from tacit.simulation.client_states import Store
@@ -90,9 +90,10 @@ class CohortProgram(ClientProgram):
         store.expect(cohort)
         given, chunks = Broadcast(view, public, round), list(self.chunking.split(cohort))
         parts = self._parts(given, store, gathered or {}, chunks)
+        blank = totals.no_messages(self.plan, like)
         if self.plan.secure_sum:
-            return secure_sum.totals(self.plan, self.nothing(like), zip(chunks, parts, strict=True), self.seed, round)
-        return reduce(_added, parts, self.nothing(like))
+            return secure_sum.totals(self.plan, blank, zip(chunks, parts, strict=True), self.seed, round)
+        return reduce(totals.add, parts, blank)
 
     def idle(self, view: Shared, cohort: np.ndarray, round: int, store: Store) -> None:
         """Everybody else's round: their states move on, and nothing comes of it but that."""
@@ -269,13 +270,3 @@ class CohortProgram(ClientProgram):
     ) -> tuple[Tree, Tree, Tree]:
         """The program of a chunk, as it is recorded: it ends with raw uploads."""
         return self.uploads(task, shape.full, view, public, round, inputs, shape.own)
-
-    def nothing(self, like: Tree) -> Totals:
-        """The sum of no message, for uploads of these shapes."""
-        levels = len(self.plan.setting.choices.menu.levels)
-        body = tree.each(lambda leaf: torch.zeros(levels, *leaf.shape, dtype=leaf.dtype), self.plan.release.blank(like))
-        return Totals(body, torch.zeros(levels), torch.zeros(levels), torch.zeros(levels))
-
-
-def _added(one: Totals, other: Totals) -> Totals:
-    return Totals(tree.add(one.body, other.body), *(a + b for a, b in zip(one[1:], other[1:], strict=True)))

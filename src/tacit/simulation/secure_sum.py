@@ -13,6 +13,7 @@ from torch import Tensor
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms.release import MaskedSum, Totals
 from tacit.privacy.plan import Plan
+from tacit.simulation.totals import of_masked_sum
 
 
 def check() -> None:
@@ -34,11 +35,8 @@ def totals(plan: Plan, blank: Totals, parts: Iterable[tuple[np.ndarray, Totals]]
     for clients, part in parts:
         members = members + part.members
         rows |= zip(clients.tolist(), part.body.get(agreed.leaf, ()), strict=False)  # a chunk is filled up with more
-    if len(rows) < max(agreed.least, 1):
-        return blank._replace(members=members)
-    body = torch.zeros_like(blank.body[agreed.leaf])
-    body[0] = _sum(rows, agreed, seed, round)
-    return blank._replace(body={agreed.leaf: body}, members=members)
+    total = _sum(rows, agreed, seed, round) if len(rows) >= max(agreed.least, 1) else None
+    return of_masked_sum(blank, total, members)
 
 
 def _sum(rows: dict[int, Tensor], agreed: MaskedSum, seed: int, round: int) -> Tensor:

@@ -179,7 +179,7 @@ def test_a_run_that_was_charged_too_little_cannot_go_on_and_others_can(method: F
         run(method, RECORD, ragged(), epochs=2)
     else:
         with pytest.raises(TacitError, match="start a new run"):
-            type(it.purse)(it.plan, it.ledger)
+            type(it.budget)(it.plan, it.ledger)
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ class MultitaskModels:
 
 def _rounds(run: Run, inner: int) -> list[Objective]:
     found = []
-    while run.progress.round < run.plan.setting.rounds and not run.purse.exhausted():
+    while run.progress.round < run.plan.setting.rounds and not run.budget.exhausted():
         run.step()
         if run.progress.round % inner == inner - 1 or run.progress.round == run.plan.setting.rounds:
             found.append(objective(run))

@@ -8,10 +8,10 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from tacit.federation.flower import session
 from tacit.federation.flower.transport import KEY, RECORD
 from tacit.federation.protocol import messages
 from tacit.federation.protocol.client import nothing, refused
-from tacit.federation.service.client_dir import ClientFolder
 
 app = ClientApp()
 
@@ -28,6 +28,6 @@ def reply_to(message: Message, context: Context) -> bytes:
         blob = message.content.config_records[RECORD][KEY]
         if not isinstance(blob, bytes):
             raise TypeError("the message holds no bytes")
-        return ClientFolder(Path(str(context.node_config["home"]))).client().answer(blob)
+        return session.answer(Path(str(context.node_config["home"])), blob)
     except Exception as error:
         return messages.pack(refused(nothing(""), error))

@@ -3,8 +3,9 @@
 A Flower run brings a bundle of Python files that every node would execute. Here it is neither unpacked nor loaded.
 
 Flower starts a process for every message, and loading torch takes seconds. So a node keeps one process that has
-everything loaded and computes nothing (`nursery`); for every message it forks a child. The executor (`executor.py`)
-asks it to, and starts a process of its own only where there is no nursery.
+everything loaded and computes nothing (`nursery`); for every message it forks a child, which has the member's session
+(`session.py`) answer. The executor (`executor.py`) asks it to, and starts a process of its own only where there is no
+nursery.
 """
 # pyright: reportMissingImports=false
 
@@ -61,30 +62,33 @@ def take_no_code() -> None:
 
 def nursery(door: Path) -> None:
     """Serves until its owner is gone. What it forks is of its own group, and ends with it."""
+    from tacit.federation.flower.session import Session, listen, socket_of
+
     take_no_code()
     _load()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are nobody's to wait for
-    door.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as gate:
-        before = os.umask(0o177)
-        gate.bind(str(door))
-        os.umask(before)
-        gate.listen()
+    folder = door.parent.parent
+    session = Session(folder, listen(socket_of(folder)))
+    with listen(door) as gate:
         while True:
-            _born(gate)
+            connection, _ = gate.accept()
+            session.ensure(gate, connection)
+            _fork_for_message(connection, gate, session.listening)
 
 
-def _born(gate: socket.socket) -> None:
+def _fork_for_message(connection: socket.socket, *inherited: socket.socket) -> None:
     from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 
-    line, _ = gate.accept()
-    with line:
-        arguments = json.loads(b"".join(iter(lambda: line.recv(65_536), b"")))
+    from tacit.federation.flower.session import read_all
+
+    with connection:
+        arguments = json.loads(read_all(connection))
         if os.fork():
             return
         lifeline.end_with_owner()
-        gate.close()
-        line.sendall(b"1")
+        for each in inherited:
+            each.close()
+        connection.sendall(b"1")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.argv = arguments
     code = 1

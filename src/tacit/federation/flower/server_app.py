@@ -33,11 +33,11 @@ def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(1)
     door, due = OversizeLog(Path(str(context.run_config["door"]))), keep_deadlines()
     for folder in str(context.run_config["folders"]).split("|"):
-        office = ServerFolder(Path(folder))
-        transport = FlowerTransport(grid, office.nodes, partial(door.since, terms=office.terms))
+        run_folder = ServerFolder(Path(folder))
+        transport = FlowerTransport(grid, run_folder.nodes, partial(door.since, terms=run_folder.terms))
         due[:] = [transport]
-        with hold(office.folder):  # by one application at a time, even if Flower has started two
-            office.go(transport)
+        with hold(run_folder.folder):  # by one application at a time, even if Flower has started two
+            run_folder.go(transport)
 
 
 def keep_deadlines() -> list[FlowerTransport]:

@@ -50,7 +50,7 @@ class Client:
     """`fresh`: noise and draws come from the operating system, as in a real federation; else from the common seed."""
 
     name: str
-    custody: ClientStore
+    store: ClientStore
     assemble: Assemble
     fresh: bool = True
     key: Path | None = None  # its node's private key, for plans whose sums are masked
@@ -63,14 +63,14 @@ class Client:
         try:
             ask = messages.unpack(Ask, blob)
             reply = replace(reply, run=ask.run, kind=ask.kind, round=ask.round, turn=ask.turn)
-            return messages.pack(standing(self.custody, replace(reply, tensors=self._take_part(ask))))
+            return messages.pack(standing(self.store, replace(reply, tensors=self._take_part(ask))))
         except Exception as error:  # its text would go to the server
             self._note(error)
             return messages.pack(self._with_heads(refused(reply, error)))
 
     def _with_heads(self, reply: Answer) -> Answer:
         with suppress(Exception):
-            return standing(self.custody, reply)
+            return standing(self.store, reply)
         return reply
 
     def _note(self, error: Exception) -> None:
@@ -88,14 +88,14 @@ class Client:
             made = made.exactly()
         plan = made.engine.plan
         _check_turn(ask, plan)
-        self.custody.pin(terms)
+        self.store.pin(terms)
         if ask.kind == "mask":
             return self._mask(ask, terms, made, place)
         view, public = self._broadcast(ask, made)
         if ask.kind == "close":
-            compare(self.custody, ask)
+            compare(self.store, ask)
             self._pay(ask, plan, place, now=False)
-            self.custody.keep_view(ask.run, tree.join(view))
+            self.store.keep_view(ask.run, tree.join(view))
             return {}
         sent = made.shapes.upload or ask.evaluation
         if plan.summed and sent and not self.sums_in_the_open:
@@ -114,7 +114,7 @@ class Client:
         self._fits_the_past(ask, made.engine.plan)
         self._pay(ask, made.engine.plan, place, now=True)
         clients = self._program(ask.run, made)
-        state = self.custody.state(ask.run, ask.round, clients.method.join(view, clients.start))
+        state = self.store.state(ask.run, ask.round, clients.method.join(view, clients.start))
         if ask.evaluation:
             return _figures(ask, clients, place, view, state)
         return self._train(ask, clients, place, view, public, state)
@@ -123,7 +123,7 @@ class Client:
         several = tree.each(lambda leaf: leaf.unsqueeze(0), state)
         inputs = clients.inputs_for(several, np.array([place]), ask.turn)
         message, after = clients.alone(view, public, torch.tensor(ask.round), inputs)
-        self.custody.keep(ask.run, ask.round + 1, after, tree.join(view))
+        self.store.keep(ask.run, ask.round + 1, after, tree.join(view))
         return upload(message, clients.plan)
 
     def _mask(self, ask: Ask, terms: Terms, made: Assembled, place: int) -> Tree:
@@ -137,17 +137,17 @@ class Client:
         if self.key is None:
             raise Rejected("run", "this client has no key to sign with")
         self._fits_the_past(ask, made.engine.plan, done=True)
-        member = collect.Member(place, self.key, terms, self.custody)
+        member = collect.Member(place, self.key, terms, self.store)
         return collect.stage(member, ask, asked_for(ask, made.engine.plan), vector)
 
     def _fits_the_past(self, ask: Ask, plan: Plan, done: bool = False) -> None:
         """`done`: the turn itself may have been answered, since later stages of it follow."""
-        if ask.round + 1 < self.custody.newest(ask.run):
+        if ask.round + 1 < self.store.newest(ask.run):
             raise Rejected("round", f"round {ask.round} lies in the past")
-        last = self.custody.last_answered(ask.run)
+        last = self.store.last_answered(ask.run)
         if ask.turn < last or (ask.turn == last and not done and self._once(ask, plan)):
             raise Rejected("duplicate", f"turn {ask.turn} was answered")
-        compare(self.custody, ask)
+        compare(self.store, ask)
 
     def _once(self, ask: Ask, plan: Plan) -> bool:
         """Whether a second answer to the same turn would be another release."""
@@ -155,11 +155,11 @@ class Client:
 
     def _pay(self, ask: Ask, plan: Plan, place: int, now: bool) -> None:
         """What the past cost, and, if there is to be a `now`, this turn: durable before anything is computed."""
-        with self.custody.ledger() as ledger:
-            due = owed(plan, place, ask, self.custody, now)
+        with self.store.ledger() as ledger:
+            due = owed(plan, place, ask, self.store, now)
             answer = (ask.run, ask.turn) if now else None
-            paid = pay(ledger, self.custody, plan.setting.accountant, due, answer)
-            self.custody.keep_head(ledger.head())
+            paid = pay(ledger, self.store, plan.setting.accountant, due, answer)
+            self.store.keep_head(ledger.head())
         if not paid.affordable:
             raise Refusal("budget")
         if now and not paid.new and self._once(ask, plan):
@@ -168,7 +168,10 @@ class Client:
     def _program(self, run: str, made: Assembled) -> ClientProgram:
         if not self.fresh:
             return made.engine
-        return replace(made.engine, seed=self.custody.secret(run), noise=lambda _: Secure(), programs={})
+        engine, seed = made.engine, self.store.secret(run)
+        return ClientProgram(
+            engine.method, engine.task, engine.plan, engine.federation, engine.start, seed, noise=lambda _: Secure()
+        )
 
 
 def nothing(name: str) -> Answer:

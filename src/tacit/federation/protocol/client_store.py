@@ -11,8 +11,8 @@ Every write is atomic: after a crash there is the old or the new, never half of 
 server that died may ask for its last round again.
 
 That a turn was answered is written with what it cost, in one transaction of the ledger: who has the ledger knows it.
-Ledger and custody know of each other. A ledger that is older than custody says, or that knows a run which custody does
-not, belongs to a folder of which a part was lost or restored, and such a client takes part in nothing.
+Ledger and custody.sqlite know of each other. A ledger that is older than the other says, or that knows a run which the
+other does not, belongs to a folder of which a part was lost or restored, and such a client takes part in nothing.
 
 A client's own account of a run: which turns it owes for, and whether its own budget still has this one in it.
 
@@ -173,7 +173,7 @@ class ClientStore:
             return ledger.answered(run)
 
     def _take_over(self) -> None:
-        """Answers that an earlier version kept in custody go into the ledger; then, and only then, out of custody."""
+        """Answers that an earlier version kept beside the ledger go into it; then, and only then, they are dropped."""
         if self._query("SELECT 1 FROM sqlite_master WHERE name = 'answered'"):
             with self.ledger() as ledger:
                 ledger.answer(self._query("SELECT run, turn FROM answered"))
@@ -233,22 +233,22 @@ def accounts_of(plan: Plan, place: int) -> list[tuple[Account, bool]]:
     return [(account, account.scope in every) for account in accounts if account.scope in every | own]
 
 
-def owed(plan: Plan, place: int, ask: Ask, custody: ClientStore, now: bool) -> list[PendingCharge]:
+def owed(plan: Plan, place: int, ask: Ask, store: ClientStore, now: bool) -> list[PendingCharge]:
     """A level is charged for every turn, drawn or not; a client for those that it was asked in, says the server."""
-    due = _owed(plan, place, ask, custody, ask.run, now and not ask.evaluation)
+    due = _owed(plan, place, ask, store, ask.run, now and not ask.evaluation)
     if plan.evaluation is not None:
         book = f"{ask.run} evaluations"  # no name of a run: it has a blank
-        due += _owed(plan.evaluation.plan, place, ask, custody, book, now and ask.evaluation)
+        due += _owed(plan.evaluation.plan, place, ask, store, book, now and ask.evaluation)
     return due
 
 
-def _owed(plan: Plan, place: int, ask: Ask, custody: ClientStore, book: str, now: bool) -> list[PendingCharge]:
+def _owed(plan: Plan, place: int, ask: Ask, store: ClientStore, book: str, now: bool) -> list[PendingCharge]:
     due, training = [], book == ask.run
     for account, always in accounts_of(plan, place):
         told = set(range(ask.turn + 1)) if always else {turn for turn in ask.charged if turn <= ask.turn}
         turns = told - set(ask.evaluated) if training else told & set(ask.evaluated)
         new = {ask.turn} if now else set()
-        missing = (turns | new) - custody.paid(book, account.scope)
+        missing = (turns | new) - store.paid(book, account.scope)
         past = tuple(sorted(missing - new))
         due.append(PendingCharge(account, book, past, ask.turn if missing & new else None))
     return due
@@ -262,16 +262,16 @@ class Paid(NamedTuple):
 
 
 def pay(
-    ledger: Ledger, custody: ClientStore, accountant: Accountant, due: Sequence[PendingCharge], answer: Answering | None
+    ledger: Ledger, store: ClientStore, accountant: Accountant, due: Sequence[PendingCharge], answer: Answering | None
 ) -> Paid:
     """Charges the past in any case, and this turn if every budget allows it: with it, in one transaction, that the
     turn is answered. Durable when it returns; of two processes at once one is told that the answer is new."""
     for account, *_ in due:
         ledger.budget(account.scope, account.unit, account.relation, account.epsilon, account.delta, accountant)
-    _charge(ledger, custody, [(each, turn) for each in due for turn in each.past])
+    _charge(ledger, store, [(each, turn) for each in due for turn in each.past])
     if not all(each.now is None or _affords(ledger, each.account, accountant) for each in due):
         return Paid(False)
-    return Paid(True, _charge(ledger, custody, [(each, each.now) for each in due if each.now is not None], answer))
+    return Paid(True, _charge(ledger, store, [(each, each.now) for each in due if each.now is not None], answer))
 
 
 def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
@@ -283,7 +283,7 @@ def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
 
 
 def _charge(
-    ledger: Ledger, custody: ClientStore, owing: Sequence[tuple[PendingCharge, int]], answer: Answering | None = None
+    ledger: Ledger, store: ClientStore, owing: Sequence[tuple[PendingCharge, int]], answer: Answering | None = None
 ) -> bool:
     """In the ledger first. A crash in between repeats the same charges, which count once."""
     if not owing and answer is None:
@@ -295,5 +295,5 @@ def _charge(
     ]  # fmt: skip
     new = ledger.charge_together(batches, answer)
     for due, turn in owing:
-        custody.note_paid(due.book, due.account.scope, [turn])
+        store.note_paid(due.book, due.account.scope, [turn])
     return new

@@ -24,17 +24,18 @@ from tacit.core.contract import Tree
 from tacit.federation.protocol import messages
 from tacit.federation.protocol import messages as schema
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected
+from tacit.federation.protocol.messages import Answer, Arrived, Ask, Kind, Rejected
 from tacit.federation.protocol.terms import Terms
-from tacit.privacy.mechanisms.release import Inadmissible, MaskedSum, Message, Totals
+from tacit.privacy.mechanisms.release import Inadmissible, MaskedSum, Message
 from tacit.privacy.plan import Plan
+from tacit.rounds.round import Progress, Replies
 from tacit.secagg import client as members
 from tacit.secagg.identity import Identity, KeyRing, KeySigner
 from tacit.secagg.messages import Delivery, decode, encode, largest
 from tacit.secagg.server import Masking, Stage, Sum, open_round
 from tacit.secagg.terms import Discarded, Refused, threshold_of
 from tacit.secagg.terms import Terms as Round
-from tacit.simulation.cohort_program import CohortProgram
+from tacit.simulation import totals
 
 
 def blank(plan: Plan, upload: Tree) -> Tree:
@@ -51,20 +52,6 @@ def admitted(plan: Plan, public: Tree, tensors: Tree, like: Tree, level: int) ->
         return plan.release.admit(public, message, tree.strip("body", like), level)
     except Inadmissible as error:
         raise Rejected(error.reason, str(error)) from error
-
-
-def summed(nothing: Totals, messages: Mapping[int, Message], level: np.ndarray) -> Totals:
-    """The sum by level, in the order of the clients' places: it does not depend on who was first."""
-    body = tree.each(lambda leaf: leaf.clone() if leaf.is_floating_point() else leaf.long(), nothing.body)
-    bit, power, members = (part.double() for part in nothing[1:])
-    for place in sorted(messages):
-        j, message = int(level[place]), messages[place]
-        for name, leaf in body.items():
-            leaf[j] += message.body[name]
-        bit[j] += message.bit
-        power[j] += message.power
-        members[j] += 1
-    return Totals(body, bit, power, members)
 
 
 def gathered(plan: Plan, public: Tree, upload: Tree, messages: Mapping[int, Message], clients: int) -> Tree:
@@ -87,7 +74,7 @@ class Member:
     place: int
     key: Path
     terms: Terms
-    custody: ClientStore
+    store: ClientStore
 
     @property
     def identity(self) -> Identity:
@@ -106,15 +93,15 @@ def stage(member: Member, ask: Ask, plan: Plan, vector: Callable[[], np.ndarray]
         if isinstance(message, Round):
             _agreed(message, ask, plan, len(member.terms.roster))
         else:
-            kept = member.custody.mask_state(ask.run)
+            kept = member.store.mask_state(ask.run)
         state = None if kept is None else members.thaw(kept)
         upload = vector() if isinstance(message, Delivery) else None
         after, reply = members.answer(member.identity, state, message, upload)
     except (Refused, Discarded) as error:
         raise Rejected("round", str(error)) from error
-    if kept is not None and not member.custody.using(kept):
+    if kept is not None and not member.store.using(kept):
         raise Rejected("duplicate", "this state of the sum was used")
-    member.custody.keep_mask_state(ask.run, members.freeze(after))
+    member.store.keep_mask_state(ask.run, members.freeze(after))
     return {KEY: _tensor(encode(reply))}
 
 
@@ -160,16 +147,6 @@ def collect(terms: Terms, ask: Ask, cohort: np.ndarray, agreed: MaskedSum, send:
     return Collected(torch.from_numpy(now.total), now.survivors, refused, rejected)
 
 
-def masked_totals(nothing: Totals, found: Collected) -> Totals:
-    """As if the messages had been summed: the one private level's row has it all."""
-    if found.total is None:
-        return nothing
-    ((leaf, rows),) = nothing.body.items()
-    body, members = torch.zeros_like(rows), nothing.members.clone()
-    body[0], members[0] = found.total, len(found.survivors)
-    return nothing._replace(body={leaf: body}, members=members)
-
-
 def _received(
     now: Stage, ask: Ask, place: int, blob: Arrived, terms: Terms, most: int, refused: Counter, rejected: Counter
 ) -> Stage:
@@ -210,35 +187,41 @@ class Transport(Protocol):
     def ask(self, asks: Mapping[str, bytes], seconds: float) -> Iterator[tuple[str, Arrived]]: ...
 
 
-class CollectedReplies(NamedTuple):
-    """What came of asking: sums by level, for methods that need them single messages, and why others are not in it."""
-
-    totals: Totals
-    rows: Tree | None
-    several: int
-    refused: Counter
-    rejected: Counter
+Asking = Callable[[Kind, int], Ask]
+"""The question of a kind in a turn, with the broadcast of where the run stands."""
 
 
 @dataclass(frozen=True)
 class ReplyCollector:
-    """`engine` has the plan of what is asked for, `upload` its shapes; `send` asks clients by their names."""
+    """The collector of a federation: members compute, and answer over a transport.
 
-    engine: CohortProgram
+    `plan`, `upload`: what is asked for, and its shapes. `bound`: the release's public state that bounds a message, if
+    it is not that of the broadcast. `masked`: by secure aggregation, so that only the sum is seen.
+    """
+
+    plan: Plan
     upload: Tree
     terms: Terms
+    asking: Asking
     send: Callable[[Mapping[str, Ask]], Iterator[tuple[str, Arrived]]]
+    masked: bool = False
+    gather: bool = False  # single messages are needed, too
+    bound: Tree | None = None
 
-    def messages(self, ask: Ask, cohort: np.ndarray, public: Tree) -> CollectedReplies:
-        found, refused, rejected = self._collect(ask, cohort, public)
-        totals = summed(self.engine.nothing(self.upload), found, self.engine.plan.setting.choices.level)
-        plan, clients = self.engine.plan, len(self.terms.roster)
-        rows = gathered(plan, public, self.upload, found, clients) if self.engine.method.gather else None
-        return CollectedReplies(totals, rows, len(found), refused, rejected)
+    def collect(self, progress: Progress, cohort: np.ndarray, turn: int) -> Replies:
+        if self.masked and self.upload:
+            return self._masked(self.asking("mask", turn), cohort)
+        return self._single(self.asking("train", turn), cohort, progress.public if self.bound is None else self.bound)
 
-    def sum(self, ask: Ask, cohort: np.ndarray) -> CollectedReplies:
-        """The same through secure aggregation: the sum of the survivors, and no message of anybody."""
+    def _single(self, ask: Ask, cohort: np.ndarray, public: Tree) -> Replies:
+        found, refused, rejected = self._admit(ask, cohort, public)
+        blank = totals.no_messages(self.plan, self.upload)
+        sums = totals.of_messages(blank, found, self.plan.setting.choices.level)
+        rows = gathered(self.plan, public, self.upload, found, len(self.terms.roster)) if self.gather else None
+        return Replies(sums, rows, len(found), refused, rejected)
 
+    def _masked(self, ask: Ask, cohort: np.ndarray) -> Replies:
+        """The sum of the survivors, and no message of anybody."""
         names = self.terms.names
         places = {names[k]: int(k) for k in cohort}
 
@@ -246,17 +229,20 @@ class ReplyCollector:
             wire = {names[k]: each for k, each in asks.items()}
             return ((places[name], blob) for name, blob in self.send(wire) if name in wire)
 
-        agreed = self.engine.plan.release.masked_sum
+        agreed = self.plan.release.masked_sum
         assert agreed is not None  # the server refused plans without one
         found = collect(self.terms, ask, cohort, agreed, send)
-        totals = masked_totals(self.engine.nothing(self.upload), found)
-        return CollectedReplies(totals, None, len(found.survivors), found.refused, found.rejected)
+        blank = totals.no_messages(self.plan, self.upload)
+        members = blank.members.clone()
+        members[0] = len(found.survivors)
+        sums = totals.of_masked_sum(blank, found.total, members)
+        return Replies(sums, None, len(found.survivors), found.refused, found.rejected)
 
-    def _collect(self, ask: Ask, cohort: np.ndarray, public: Tree) -> tuple[dict[int, Message], Counter, Counter]:
+    def _admit(self, ask: Ask, cohort: np.ndarray, public: Tree) -> tuple[dict[int, Message], Counter, Counter]:
         """What was admitted by clients' places, and why the rest was not. One answer a client counts, the first."""
         places = {self.terms.names[k]: int(k) for k in cohort}
-        like = blank(self.engine.plan, self.upload)
-        found: dict[int, Message] = {}
+        like = blank(self.plan, self.upload)
+        admitted_of: dict[int, Message] = {}
         refused, rejected = Counter(), Counter()
         for name, blob in self.send(dict.fromkeys(places, ask)):
             try:
@@ -265,11 +251,11 @@ class ReplyCollector:
                 answer = messages.checked(messages.unpack(messages.Answer, blob, messages.room(like)), ask, name)
                 if answer.refused:
                     refused[messages.word(answer.refused)] += 1
-                elif places[name] in found:
+                elif places[name] in admitted_of:
                     raise Rejected("duplicate", f"{name!r} answered twice")
                 else:
-                    level = int(self.engine.plan.setting.choices.level[places[name]])
-                    found[places[name]] = admitted(self.engine.plan, public, answer.tensors, like, level)
+                    level = int(self.plan.setting.choices.level[places[name]])
+                    admitted_of[places[name]] = admitted(self.plan, public, answer.tensors, like, level)
             except Rejected as error:
                 rejected[error.reason] += 1
-        return found, refused, rejected
+        return admitted_of, refused, rejected

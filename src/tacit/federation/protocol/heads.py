@@ -101,14 +101,14 @@ class Exchange:
         return self.ledger.seal(f"{self.run} {turn} {head}")
 
 
-def compare(custody: ClientStore, ask: Ask) -> None:
+def compare(store: ClientStore, ask: Ask) -> None:
     """A member's side: refuses if a ledger, its own or the server's, is not the one it was; keeps the server's head."""
     try:
-        with custody.ledger() as ledger:
+        with store.ledger() as ledger:
             ledger.check()
-            _own(custody, ledger, ask)
+            _own(store, ledger, ask)
             _server(ledger, ask)
-            custody.keep_head(ledger.head())
+            store.keep_head(ledger.head())
     except StorageError:
         raise
     except TacitError as error:
@@ -116,8 +116,8 @@ def compare(custody: ClientStore, ask: Ask) -> None:
         raise Rejected("ledger", str(error)) from error
 
 
-def _own(custody: ClientStore, ledger: Ledger, ask: Ask) -> None:
-    told = {"this client's other files": custody.head(), "the server": read_head(ask.seen) if ask.seen else None}
+def _own(store: ClientStore, ledger: Ledger, ask: Ask) -> None:
+    told = {"this client's other files": store.head(), "the server": read_head(ask.seen) if ask.seen else None}
     for who, head in told.items():
         if head is not None and not ledger.holds(head):
             raise TacitError(
@@ -138,12 +138,12 @@ def _server(ledger: Ledger, ask: Ask) -> None:
         ledger.keep([Kept(SERVER, ask.run, ask.turn, heads[-1], ask.seen, ask.proof)])
 
 
-def standing(custody: ClientStore, reply: Answer) -> Answer:
+def standing(store: ClientStore, reply: Answer) -> Answer:
     """The reply with the member's head, and with what it has kept of the server: no data, and on refusals, too."""
     try:
-        if not custody.has_ledger():
+        if not store.has_ledger():
             return reply
-        with custody.ledger() as ledger:
+        with store.ledger() as ledger:
             kept, head = ledger.last_kept(SERVER, reply.run), ledger.head()
     except TacitError:  # a disk or a ledger that cannot be read: the refusal says so
         return reply

@@ -1,10 +1,7 @@
 """The public facts of a federated run, the same for the server and every client: experiment, roster, shapes.
 
-The federation as one side sees it: everybody's name, and nobody else's rows.
-
-In the place of every other client stands one row of zeros, which nothing is ever computed on but shapes.
-
-A client checks and calibrates on zeros, too (`seen_by_anybody`), and puts its own rows in their place afterwards
+A side's view of the federation has everybody's name, and nobody else's rows. The server and a client check and
+calibrate on stand-ins, rows of zeros (`public_view`); the client puts its own rows in their place afterwards
 (`with_own_rows`): whether it accepts a server's terms follows from what is public, and tells nothing of its rows.
 """
 
@@ -17,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.dataset import FederatedDataset, offsets_of
+from tacit.data.dataset import LocalView, local_view
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Rejected
 from tacit.rounds.assemble import Assembled
@@ -67,10 +64,10 @@ class Terms:
     def names(self) -> tuple[str, ...]:
         return tuple(seat.name for seat in self.roster)
 
-    @property
-    def sizes(self) -> np.ndarray:
-        """The public numbers of rows, for plans that make them so."""
-        return np.array([checked_rows(seat.rows, True) for seat in self.roster], dtype=np.int64)
+    def sizes(self, view: LocalView, public: bool) -> np.ndarray:
+        """The clients' numbers of rows where the plan makes them `public`; else those of the view, and 1 elsewhere."""
+        told = np.array([checked_rows(seat.rows, public) for seat in self.roster], dtype=np.int64)
+        return told if public else np.maximum(view.sizes, 1)
 
     def place(self, name: str) -> int:
         if name not in self.names:
@@ -112,13 +109,17 @@ class Rows(NamedTuple):
     test_y: Tensor
 
 
-def seen_by_server(terms: Terms, dtype: torch.dtype) -> FederatedDataset:
-    return _federation(terms, [1] * len(terms.roster), _zeros(terms, 0, dtype))
+def public_view(terms: Terms, dtype: torch.dtype, place: int | None = None) -> LocalView:
+    """What is known without anybody's rows: zeros to try the model on, in the place of a client's, or one for a server.
 
-
-def seen_by_anybody(place: int, terms: Terms, dtype: torch.dtype) -> FederatedDataset:
-    """With zeros in the client's own place, too."""
-    return _with(place, terms, _zeros(terms, STAND_INS, dtype))
+    Args:
+        terms: of the run.
+        dtype: of a row.
+        place: of the client on the roster; None for the server.
+    """
+    stand_ins = 1 if place is None else STAND_INS
+    x, y = torch.zeros(stand_ins, *terms.inputs, dtype=dtype), torch.zeros(stand_ins, dtype=torch.int64)
+    return local_view(terms.names, terms.classes, place or 0, (x, y), (x[:0], y[:0]))
 
 
 def with_own_rows(made: Assembled, place: int, terms: Terms, rows: Rows, public: bool) -> Assembled:
@@ -133,45 +134,11 @@ def with_own_rows(made: Assembled, place: int, terms: Terms, rows: Rows, public:
         )
     if public and seat.rows != len(rows.x):
         raise TacitError(f"'{seat.name}' announced {seat.rows} rows and has {len(rows.x)}: join again with these data")
-    federation, dtype = _with(place, terms, rows), next(iter(engine.start.values())).dtype
+    x, y, test_x, test_y = rows
+    federation = local_view(terms.names, terms.classes, place, (x, y), (test_x, test_y))
+    dtype = next(iter(engine.start.values())).dtype
     if not (rows.x.dtype == torch.uint8 and dtype == torch.float32):  # bytes are scaled by the batch
         federation = federation.astype(dtype)
     sizes = engine.plan.setting.sizes.copy()
     sizes[place] = len(rows.x)
     return made._replace(engine=replace(engine, federation=federation, method=engine.method.sized(sizes.tolist())))
-
-
-def _zeros(terms: Terms, several: int, dtype: torch.dtype) -> Rows:
-    x, y = torch.zeros(several, *terms.inputs, dtype=dtype), torch.zeros(several, dtype=torch.int64)
-    return Rows(x, y, x[:0], y[:0])
-
-
-def _with(place: int, terms: Terms, rows: Rows) -> FederatedDataset:
-    sizes = [1] * len(terms.roster)
-    sizes[place] = len(rows.x)
-    return _federation(terms, sizes, rows, place)
-
-
-def _federation(terms: Terms, sizes: list[int], own: Rows, place: int | None = None) -> FederatedDataset:
-    clients = len(sizes)
-    before, after = (clients, 0) if place is None else (place, clients - place - 1)
-    x, y = (
-        torch.cat([part.new_zeros(before, *part.shape[1:]), part, part.new_zeros(after, *part.shape[1:])])
-        for part in (own.x, own.y)
-    )
-    tests = np.zeros(clients, np.int64)
-    if place is not None:
-        tests[place] = len(own.test_x)
-    return FederatedDataset(
-        name="federation",
-        x=x,
-        y=y,
-        offsets=offsets_of(sizes),
-        test_x=own.test_x,
-        test_y=own.test_y,
-        test_offsets=offsets_of(tests),
-        common_x=None,
-        common_y=None,
-        ids=terms.names,
-        classes=terms.classes,
-    )

@@ -11,12 +11,12 @@ that Tacit's own registries know. A key that is new to experiments is refused un
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from tacit import models
 from tacit.core.contract import Method
-from tacit.data.dataset import FederatedDataset
+from tacit.data.dataset import LocalView
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy, build_training, method_of, model_options
 from tacit.experiments.config import Config, full, parse
@@ -26,8 +26,7 @@ from tacit.federation.protocol.terms import (
     Rows,
     Terms,
     checked_rows,
-    seen_by_anybody,
-    seen_by_server,
+    public_view,
     with_own_rows,
 )
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
@@ -126,13 +125,17 @@ def plan_name(config: Config) -> str:
 
 def server_side(terms: Terms) -> Assembled:
     config = experiment_of(terms.experiment)
-    return _assembled(config, terms, seen_by_server(terms, build_training(config).dtype))
+    return _assembled(config, terms, public_view(terms, build_training(config).dtype))
 
 
+@lru_cache(maxsize=4)  # of a session: the terms are the whole key, and nothing of a client's rows or files is in it
 def public_side(terms: Terms, name: str) -> Assembled:
-    """A client's side of the federation without its rows: whether there is one follows from the terms alone."""
+    """A client's side of the federation without its rows: whether there is one follows from the terms alone.
+
+    Checked and calibrated once by a process. Terms that are refused are refused again each time.
+    """
     config = experiment_of(terms.experiment)
-    return _assembled(config, terms, seen_by_anybody(terms.place(name), terms, build_training(config).dtype))
+    return _assembled(config, terms, public_view(terms, build_training(config).dtype, terms.place(name)))
 
 
 def client_side(made: Assembled, terms: Terms, name: str, rows: Rows) -> Assembled:
@@ -146,15 +149,13 @@ def seat(config: Config, name: str, level: str, rows: int, key: str = "") -> Par
     return Participant(name, level, checked_rows(rows, True) if public else 0, key)
 
 
-def _assembled(config: Config, terms: Terms, federation: FederatedDataset) -> Assembled:
+def _assembled(config: Config, terms: Terms, view: LocalView) -> Assembled:
     method, privacy, training = parts(config)
-    for seat in terms.roster:
-        checked_rows(seat.rows, rows_are_public(config))
     chosen = {seat.name: seat.level for seat in terms.roster}
     model = models.build(config.model.name, terms.inputs, terms.classes, **model_options(config.model))
     model = models.initialise(model, config.seed).to(training.dtype)
-    sizes = terms.sizes if rows_are_public(config) else None  # else each side knows its own
-    return assemble(federation, model, method, replace(privacy, choices=chosen), training, sizes)
+    sizes = terms.sizes(view, rows_are_public(config))
+    return assemble(view, model, method, replace(privacy, choices=chosen), training, sizes)
 
 
 def parts(config: Config) -> tuple[Method, Privacy, Training]:

@@ -116,7 +116,7 @@ def returning(folder: Path) -> Node:
 
 def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: False) -> None:
     """Keeps the node running until told to stop. After a crash the server refuses it for a minute: it tries again."""
-    custody, seen, station = ClientStore(node.home), -1, Station(node)
+    store, seen, station = ClientStore(node.home), -1, Station(node)
     news = News(ClientFolder(node.home))
     try:
         station.start()
@@ -129,7 +129,7 @@ def attend(node: Node, console: Console, stop: Callable[[], bool] = lambda: Fals
             if not station.whole and time.monotonic() > tried + RETRY:
                 station.start()
                 tried = time.monotonic()
-            if (now := custody.answers()) != seen:
+            if (now := store.answers()) != seen:
                 seen = now
                 console.print(f"answered {now} times; {_spent(node.home)}")
             news.tell(console)

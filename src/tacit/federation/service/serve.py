@@ -38,14 +38,14 @@ def serve(config: Config, folder: Path, host: str, port: int, link_port: int, co
     checked = experiment.experiment_of(experiment.text_of(config))
     link = Link(folder, link_port)
     with Site(link, host, port) as site:
-        office = ServerFolder(folder / "run")
+        run_folder = ServerFolder(folder / "run")
         _offer(checked, table, folder)
         register = Enrolment(folder)
-        if not (office.folder / "terms.json").exists():
+        if not (run_folder.folder / "terms.json").exists():
             _gather(register, table.nodes, f"{_address(host)}:{port}", console)
             members = [member for member in register.members() if not member.left]
-            office.open(_terms(checked, table, members), {m.name: m.node for m in members}, _settings(table))
-        return _watched(site, office, console)
+            run_folder.open(_terms(checked, table, members), {m.name: m.node for m in members}, _settings(table))
+        return _watched(site, run_folder, console)
 
 
 def serve_locally(config: Config, clients: int, folder: Path, console: Console) -> dict[str, Any]:
@@ -67,32 +67,32 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
             said = f"node '{name}' joins at level '{level.name}': {level.guarantee}; its key is {key_fingerprint(key)}"
             console.print(said, soft_wrap=True)
         terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
-        office = ServerFolder(folder / "server" / "run")
-        office.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
-        return _watched(fed.site, office, console, fed.revive)
+        run_folder = ServerFolder(folder / "server" / "run")
+        run_folder.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
+        return _watched(fed.site, run_folder, console, fed.revive)
 
 
 def _watched(
-    site: Site, office: ServerFolder, console: Console, also: Callable[[], None] = lambda: None
+    site: Site, run_folder: ServerFolder, console: Console, also: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Follows a run to its end, with a live table where there is a terminal and a line for each round elsewhere."""
     told: list[int] = [0]
-    with Live(_picture(office), console=console, refresh_per_second=2, transient=True) as live:
+    with Live(_picture(run_folder), console=console, refresh_per_second=2, transient=True) as live:
 
         def watch() -> None:
             also()
-            rows = office.told()
+            rows = run_folder.told()
             if len(rows) > told[0]:
-                live.update(_picture(office))
+                live.update(_picture(run_folder))
                 if not console.is_terminal:
                     for row in rows[told[0] :]:
                         console.print(_line(row))
                 told[0] = len(rows)
 
-        site.conduct([office], watch=watch)
-    console.print(_picture(office))
-    assert office.outcome is not None
-    return office.outcome
+        site.conduct([run_folder], watch=watch)
+    console.print(_picture(run_folder))
+    assert run_folder.outcome is not None
+    return run_folder.outcome
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -115,9 +115,9 @@ def _accuracy(figures: dict[str, Any] | None) -> str:
     return f"; accuracy {figures['shared']:.2f} shared, {figures['personal']:.2f} personal ({who}{noise})"
 
 
-def _picture(office: ServerFolder) -> Table:
+def _picture(run_folder: ServerFolder) -> Table:
     """Rounds, nodes, drop-outs, and what every account has spent."""
-    rows = office.told()
+    rows = run_folder.told()
     table = Table(title="federation", show_header=False, box=None)
     if not rows:
         table.add_row("", "waiting for the first round")
@@ -125,15 +125,15 @@ def _picture(office: ServerFolder) -> Table:
     table.add_row("round", f"{rows[-1]['round']} of {rows[-1]['rounds']}")
     table.add_row("last round", _line(rows[-1]).partition(": ")[2])
     table.add_row("dropped out so far", str(sum(row["dropped"] for row in rows)))
-    for scope, words in spent(office).items():
+    for scope, words in spent(run_folder).items():
         table.add_row(scope, words)
     return table
 
 
-def spent(office: ServerFolder) -> dict[str, str]:
+def spent(run_folder: ServerFolder) -> dict[str, str]:
     """Epsilon by level; where clients have accounts of their own, the worst of them."""
-    with open_ledger(office.folder) as ledger:
-        lines = statement(ledger, epochs_in(office.folder))
+    with open_ledger(run_folder.folder) as ledger:
+        lines = statement(ledger, epochs_in(run_folder.folder))
     levels = {line.scope: f"epsilon {shown(line.epsilon)}" for line in lines if line.scope.startswith("level:")}
     own = [line for line in lines if line.scope.startswith("client:")]
     if own:

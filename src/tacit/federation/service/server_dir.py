@@ -9,10 +9,11 @@ from typing import Any
 from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
 from tacit.federation.protocol.collect import Transport
-from tacit.federation.protocol.server import FederationServer, RoundReport
+from tacit.federation.protocol.server import FederationServer
 from tacit.federation.protocol.terms import Terms, read_terms
 from tacit.federation.service.experiment import server_side
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.rounds.round import Report
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class ServerFolder:
     def ledger(self) -> Ledger:
         return Ledger.open(self.folder / "ledger.sqlite")
 
-    def conductor(self, transport: Transport, ledger: Ledger) -> FederationServer:
+    def server(self, transport: Transport, ledger: Ledger) -> FederationServer:
         settings = Settings(**self._read("settings"))
         terms = self.terms
         return FederationServer(
-            server_side(terms), terms, ledger, transport, self.folder, watchers=(self.tell,), **asdict(settings)
+            server_side(terms), terms, ledger, transport, self.folder, watchers=(self,), **asdict(settings)
         )
 
     def go(self, transport: Transport) -> None:
@@ -80,17 +81,17 @@ class ServerFolder:
 
     def _go(self, transport: Transport) -> None:
         with self.ledger() as ledger:
-            conductor = self.conductor(transport, ledger)
-            reason = conductor.go()
-            ended = {"round": conductor.progress.round, "stopped": reason, "rejected": dict(conductor.totals)}
+            server = self.server(transport, ledger)
+            reason = server.go()
+            ended = {"round": server.progress.round, "stopped": reason, "rejected": dict(server.rejections)}
             self._write("outcome", ended | {"ledger": str(ledger.head())})
 
-    def tell(self, told: RoundReport) -> None:
+    def after_round(self, report: Report) -> None:
         """A line of `progress.jsonl` for each round, for the server's people: sampling is credited against readers of
         the models who know neither who was asked nor how many."""
-        figures = None if told.figures is None else told.figures._asdict()
-        counts = {"refused": dict(told.refused), "rejected": dict(told.rejected)}
-        line = {**told._asdict(), **counts, "figures": figures, "time": time.time()}
+        line = {name: getattr(report, name) for name in ("round", "rounds", "turn", "asked", "dropped", "seconds")}
+        line |= {"took_part": report.cohort, "refused": dict(report.refused), "rejected": dict(report.rejected)}
+        line |= {"figures": None if report.figures is None else report.figures._asdict(), "time": time.time()}
         with storage(self.folder), open(self.folder / "progress.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -52,26 +52,29 @@ class Site:
         return dead
 
     def conduct(
-        self, offices: Sequence[ServerFolder], seconds: float | None = None, watch: Callable[[], None] = lambda: None
+        self,
+        run_folders: Sequence[ServerFolder],
+        seconds: float | None = None,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         """Runs them one after the other until all have ended. If Flower's run dies, another one goes on."""
         began = time.monotonic()
-        for office in offices:
-            office.try_again()
+        for run_folder in run_folders:
+            run_folder.try_again()
         self.link.stop_runs()
-        run, looked = self.link.run([office.folder for office in offices]), began
-        while any(office.outcome is None for office in offices):
+        run, looked = self.link.run([run_folder.folder for run_folder in run_folders]), began
+        while any(run_folder.outcome is None for run_folder in run_folders):
             watch()
             self.revive()
-            for reason in filter(None, (office.failed() for office in offices)):
+            for reason in filter(None, (run_folder.failed() for run_folder in run_folders)):
                 raise TacitError(reason)
             now = time.monotonic()
             if seconds is not None and now > began + seconds:
                 raise TacitError(f"not done after {seconds:g} s: see {self.link.folder / 'logs'}")
             if now > looked + _LOOK:
                 looked = now
-                if self._ended(run) and any(office.outcome is None for office in offices):
-                    run = self.link.run([office.folder for office in offices])
+                if self._ended(run) and any(run_folder.outcome is None for run_folder in run_folders):
+                    run = self.link.run([run_folder.folder for run_folder in run_folders])
             time.sleep(0.5)
         watch()
 
