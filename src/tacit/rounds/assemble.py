@@ -1,9 +1,11 @@
 """Puts a run together from its parts, and refuses combinations whose guarantee would not hold."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import InitVar, dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -34,21 +36,20 @@ from tacit.simulation.device import device_of
 
 
 @dataclass(frozen=True)
-class Training:
-    """How a run goes on: everything that is neither data, model, method nor privacy."""
+class Performance:
+    """How a run uses the machine. Its result is the same but for the order of floating-point sums, and so is its name.
 
-    rounds: int = 100
-    sampler: Sampler = field(default_factory=lambda: Poisson(0.1))
-    batch: int = 10
-    epochs: int = 1
-    steps: int | None = None  # instead of epochs: as many for every client, however many rows it has
-    seed: int = 0
+    `chunk`: so many clients compute at once (None: chosen by size), each chunk in one of `threads` (None: torch's).
+    `engine`: chunks run in threads, or ("ray") on a Ray cluster, with as many workers as `threads` where it starts one.
+    `device`: where clients compute, as torch names it. `compile`: client programs are recorded where that pays
+    ("auto"), never ("off"), or always, and an error says why one cannot be ("require").
+    """
+
     chunk: int | None = None
-    dtype: torch.dtype = torch.float32
-    devices: Availability = field(default_factory=Availability)
-    engine: Literal["local", "ray"] = "local"  # where chunks of a cohort run: in threads, or on a Ray cluster
-    device: str = field(default="cpu", repr=False)  # where clients compute, as torch names it: no part of a result
-    compile: Compile = field(default="auto", repr=False)  # client programs: "auto", "off", or "require" (else an error)
+    threads: int | None = None
+    engine: Literal["local", "ray"] = "local"
+    device: str = "cpu"
+    compile: Compile = "auto"
 
     def __post_init__(self) -> None:
         if self.engine not in ("local", "ray"):
@@ -58,13 +59,52 @@ class Training:
         if self.compile not in get_args(Compile):
             raise TacitError(f"compile is {self.compile!r}: use 'auto', 'off' or 'require'")
         device_of(self.device)
-        for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0)):
+        if self.chunk is not None and self.chunk < 1:
+            raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
+        if self.threads is not None and self.threads < 1:
+            raise TacitError(f"threads must be at least 1, not {self.threads}; leave it out to use torch's")
+
+    @contextmanager
+    def threading(self) -> Iterator[None]:
+        """Torch has so many threads meanwhile."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads or before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a run goes on: everything that decides its result and is neither data, model, method nor privacy."""
+
+    rounds: int = 100
+    sampler: Sampler = field(default_factory=lambda: Poisson(0.1))
+    batch: int = 10
+    epochs: int = 1
+    steps: int | None = None  # instead of epochs: as many for every client, however many rows it has
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+    devices: Availability = field(default_factory=Availability)
+    chunk: InitVar[int | None] = None  # this and what follows is of `Performance` now
+    engine: InitVar[str | None] = None
+    device: InitVar[str | None] = None
+    compile: InitVar[str | None] = None
+    performance: Performance = field(default=Performance(), init=False, repr=False, compare=False)
+
+    def __post_init__(self, chunk: int | None, engine: str | None, device: str | None, compile: str | None) -> None:
+        for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0), ("seed", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.steps is not None and self.steps < 1:
             raise TacitError(f"steps must be at least 1, not {self.steps}; leave it out to train for epochs")
-        if self.chunk is not None and self.chunk < 1:
-            raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
+        before = {"chunk": chunk, "engine": engine, "device": device, "compile": compile}
+        moved: dict[str, Any] = {name: value for name, value in before.items() if value is not None}
+        if moved:
+            said = ", ".join(f"{name}={value!r}" for name, value in moved.items())
+            warnings.warn(f"Training({said}) is now performance=Performance({said})", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "performance", Performance(**moved))
 
     def batches(self, request: Request) -> BatchRule:
         """Under `Record` rows are drawn as the accountant assumes; elsewhere in shuffled passes."""
@@ -135,6 +175,7 @@ def assemble(
     privacy: Privacy,
     training: Training,
     sizes: np.ndarray | None = None,
+    performance: Performance | None = None,
 ) -> Assembled:
     """Everything checked and calibrated; nothing has been looked at that is not public but for shapes.
 
@@ -159,17 +200,18 @@ def assemble(
     _even(plan, training)
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
-    engine = _kind(training)(
+    performance = performance or training.performance
+    engine = _kind(performance)(
         method,
         task,
         plan,
         federation,
         start,
         training.seed,
-        chunk=training.chunk,
-        compile=training.compile,
+        chunk=performance.chunk,
+        compile=performance.compile,
         devices=training.devices,
-        device=device_of(training.device),
+        device=device_of(performance.device),
     )
     return Assembled(engine, shapes)
 
@@ -224,8 +266,8 @@ def _calibrated(privacy: Privacy, setting: CalibrationContext) -> Plan:
     return replace(privacy.plan.plan(setting._replace(beside=evaluation.beside)), evaluation=evaluation)
 
 
-def _kind(training: Training) -> type[CohortProgram]:
-    if training.engine == "local":
+def _kind(performance: Performance) -> type[CohortProgram]:
+    if performance.engine == "local":
         return CohortProgram
     from tacit.simulation.ray import OnRay, connect
 
