@@ -15,7 +15,7 @@ from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
+from tacit.rounds.assemble import Assembled, Performance, Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import Poisson
 
@@ -70,8 +70,9 @@ def assembled(
     steps: int | None = None,
     engine: Literal["local", "ray"] = "local",
 ) -> Assembled:
-    training = Training(rounds, Poisson(rate), 4, epochs, steps, seed=3, chunk=chunk, dtype=dtype, engine=engine)
-    return assemble(federation or ragged(), model_for(method), method, privacy, training)
+    training = Training(rounds, Poisson(rate), 4, epochs, steps, seed=3, dtype=dtype)
+    performance = Performance(chunk=chunk, engine=engine)
+    return assemble(federation or ragged(), model_for(method), method, privacy, training, performance=performance)
 
 
 def model_for(method: Method) -> nn.Module:

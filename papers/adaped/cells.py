@@ -19,7 +19,7 @@ from tacit.data.dataset import FederatedDataset, as_input, hold_out, offsets_of
 from tacit.errors import TacitError
 from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.assemble import Performance, Privacy, Training, assemble
 from tacit.rounds.loop import Outcome, Run, Schedule
 from tacit.rounds.round import Report
 from tacit.sampling.cohorts import FixedSize, Poisson
@@ -191,8 +191,9 @@ def trained(
     training = _training(world, world.rounds - before, sampler, seed)
     model = _network(data, seed)
     if before:
-        model.load_state_dict(_warmed(data, setting.lr, replace(training, rounds=before), seed))
-    parts = assemble(data, model, setting.method(make, before), privacy or Privacy(), training)
+        model.load_state_dict(_warmed(data, setting.lr, replace(training, rounds=before), seed, world.cohort))
+    method, performance = setting.method(make, before), _performance(world.cohort)
+    parts = assemble(data, model, method, privacy or Privacy(), training, performance=performance)
     psi = _Psi()
     it = Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=10**9), watchers=[psi])
     psi.run = it
@@ -209,9 +210,12 @@ def trained(
 
 
 def _training(world: World, rounds: int, sampler: Sampler | None, seed: int) -> Training:
-    chunk = min(25, -(-world.cohort // torch.get_num_threads()))
     cohort = sampler or FixedSize(world.cohort)
-    return Training(rounds=rounds, sampler=cohort, batch=world.batch, steps=TAU, seed=seed, chunk=chunk)
+    return Training(rounds=rounds, sampler=cohort, batch=world.batch, steps=TAU, seed=seed)
+
+
+def _performance(cohort: int) -> Performance:
+    return Performance(chunk=min(25, -(-cohort // torch.get_num_threads())))
 
 
 def _accuracies(outcome: Outcome) -> Cell:
@@ -231,10 +235,11 @@ def _sgd(lr: float, before: int) -> m.LocalSgd:
 
 
 @lru_cache(maxsize=_SEEDS)
-def _warmed(data: FederatedDataset, lr: float, training: Training, seed: int) -> Tree:
+def _warmed(data: FederatedDataset, lr: float, training: Training, seed: int, cohort: int) -> Tree:
     """The shared model after some rounds of FedAvg, with other cohorts and batches than in the rounds to come."""
     model = _network(data, seed)
-    parts = assemble(data, model, m.FedAvg(_sgd(lr, 0)), Privacy(), replace(training, seed=WARM_SEED + seed))
+    training, performance = replace(training, seed=WARM_SEED + seed), _performance(cohort)
+    parts = assemble(data, model, m.FedAvg(_sgd(lr, 0)), Privacy(), training, performance=performance)
     it = Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=10**9))
     while it.progress.round < training.rounds:
         it.step()

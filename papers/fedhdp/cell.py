@@ -15,7 +15,7 @@ from tacit.core import rng
 from tacit.data.dataset import FederatedDataset, offsets_of
 from tacit.data.loaders import npz_pool
 from tacit.data.partition import Ids, Pool, divide
-from tacit.experiments.build import Parts, build_method, build_privacy, build_training
+from tacit.experiments.build import Parts, build_privacy, build_training, method_of
 from tacit.experiments.config import Config, decisive, full
 from tacit.experiments.result import Result
 from tacit.experiments.train import conduct
@@ -83,7 +83,7 @@ def train(recipe: Recipe, config: Config, clients: FederatedDataset, sample: int
     parts = Parts(
         clients,
         start(recipe, config, clients),
-        build_method(config.method),
+        method_of(config),
         build_privacy(config),
         build_training(config),
         Schedule(config.evaluate.every, config.rounds, sample),
@@ -128,7 +128,7 @@ def validate(bench: Runner, recipe: Recipe, arm: str, seed: int, personal: bool 
 def key(recipe: Recipe, config: Config, what: str) -> Cell:
     """What a cell is kept by: everything that decides its figures."""
     beside: Cell = {"inputs": [recipe.shift, recipe.scale], "head": recipe.head}
-    rule = {"optimal": _OPTIMAL_VERSION} if config.privacy.ratio == "optimal" else {}
+    rule = {"optimal": _OPTIMAL_VERSION} if config.privacy.get("ratio") == "optimal" else {}
     return {"what": what, "experiment": decisive(full(config)), **beside, **rule}
 
 

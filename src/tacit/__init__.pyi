@@ -49,6 +49,7 @@ from .privacy.mechanisms.clipping import Fixed as Fixed
 from .privacy.mechanisms.clipping import Quantile as Quantile
 from .privacy.membership import Change as Change
 from .report.summary import open_run as open_run
+from .rounds.assemble import Performance as Performance
 from .rounds.assemble import Privacy as Privacy
 from .rounds.assemble import Training as Training
 from .rounds.loop import Schedule as Schedule

@@ -21,7 +21,7 @@ from tacit.errors import TacitError
 from tacit.methods import AdaPeD, Ditto, FedAvg, LocalOnly
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.rounds.assemble import Training, assemble
+from tacit.rounds.assemble import Performance, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import FixedSize
 from tacit.simulation import decisions, rehearsal
@@ -48,8 +48,9 @@ def clients(scale: float = 1.0, sizes: tuple[int, ...] = SIZES) -> FederatedData
 def engine(
     method: Method = Ditto(), dtype: torch.dtype = torch.float32, data: FederatedDataset | None = None
 ) -> CohortProgram:
-    training = Training(rounds=1000, sampler=FixedSize(4), batch=4, chunk=4, dtype=dtype, compile="require")
-    return assemble(data or clients(), initialise(MLP(6, 3, (5,)), 0), method, CENTRAL, training).engine
+    training = Training(rounds=1000, sampler=FixedSize(4), batch=4, dtype=dtype)
+    performance, model = Performance(chunk=4, compile="require"), initialise(MLP(6, 3, (5,)), 0)
+    return assemble(data or clients(), model, method, CENTRAL, training, performance=performance).engine
 
 
 def decided(of: CohortProgram) -> None:
@@ -198,8 +199,9 @@ def test_what_is_decided_does_not_depend_on_anybodys_values(monkeypatch: pytest.
 
 
 def run(method: Method, compile: Compile, folder: Path | None = None, rounds: int = 40) -> Run:
-    training = Training(rounds=rounds, sampler=FixedSize(4), batch=4, chunk=4, compile=compile)
-    parts = assemble(clients(), initialise(MLP(6, 3, (5,)), 0), method, CENTRAL, training)
+    training = Training(rounds=rounds, sampler=FixedSize(4), batch=4)
+    performance, model = Performance(chunk=4, compile=compile), initialise(MLP(6, 3, (5,)), 0)
+    parts = assemble(clients(), model, method, CENTRAL, training, performance=performance)
     return Run(
         *parts,
         ledger=Ledger.open(":memory:" if folder is None else folder / "ledger.sqlite"),
@@ -244,16 +246,16 @@ def test_where_compilation_is_required_and_cannot_be_had_nothing_starts(
 ) -> None:
     if not options.get("native", True):
         monkeypatch.setattr("tacit.simulation.cohort_program.compiled", lambda: False)
-    training = Training(rounds=10, compile="require", batch=4)
-    model = initialise(MLP(6, 3, (5,)), 0)
-    parts = assemble(clients(), model, FedAvg(), options.get("privacy", CENTRAL), training)
+    training = Training(rounds=10, batch=4)
+    model, privacy = initialise(MLP(6, 3, (5,)), 0), options.get("privacy", CENTRAL)
+    parts = assemble(clients(), model, FedAvg(), privacy, training, performance=Performance(compile="require"))
     with pytest.raises(TacitError, match=reason):
         Run(*parts, ledger=Ledger.open(":memory:"))
 
 
 def test_compile_is_one_of_three_words() -> None:
     with pytest.raises(TacitError, match=r"compile='yes'.*'auto' or 'off' or 'require'"):
-        Training(compile="yes")  # pyright: ignore[reportArgumentType]
+        Performance(compile="yes")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("refused", [False, True])

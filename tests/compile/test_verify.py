@@ -23,7 +23,7 @@ from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg
 from tacit.models import MLP, FiveLayerCNN, TwoConvCNN, initialise
-from tacit.rounds.assemble import Training, assemble
+from tacit.rounds.assemble import Performance, Training, assemble
 from tacit.sampling.cohorts import FixedSize
 from tacit.simulation.cohort_program import Broadcast, CohortProgram
 from tests.worlds import CENTRAL
@@ -61,8 +61,9 @@ def clients(of: World) -> FederatedDataset:
 
 
 def engine(of: World, method: Method, compile: Any = "require") -> CohortProgram:
-    training = Training(rounds=1000, sampler=FixedSize(4), batch=3, epochs=of.epochs, chunk=4, compile=compile)
-    return assemble(clients(of), initialise(of.model(), 0), method, CENTRAL, training).engine
+    training = Training(rounds=1000, sampler=FixedSize(4), batch=3, epochs=of.epochs)
+    performance, model = Performance(chunk=4, compile=compile), initialise(of.model(), 0)
+    return assemble(clients(of), model, method, CENTRAL, training, performance=performance).engine
 
 
 def prepared(of: CohortProgram) -> CohortProgram:

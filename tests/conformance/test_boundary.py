@@ -36,7 +36,7 @@ from tacit.privacy.mechanisms.clipping import Fixed, clip
 from tacit.privacy.mechanisms.distributed import DistributedRelease
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.stepwise import Stepwise
-from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.assemble import Performance, Privacy, Training, assemble
 from tacit.sampling.cohorts import Poisson
 from tacit.simulation.client_program import handed_over
 from tacit.simulation.cohort_program import Broadcast, CohortProgram, Computed
@@ -91,8 +91,9 @@ def model_for(method: Method) -> nn.Module:
 
 def engine_for(method: Method, privacy: Privacy, rows: FederatedDataset) -> CohortProgram:
     stepwise = isinstance(privacy.plan, Stepwise)
-    training = Training(5, Poisson(1.0), 4, 1 if stepwise else 2, STEPS if stepwise else None, seed=3, chunk=CLIENTS)
-    engine, _ = assemble(rows, model_for(method), method, privacy, training)
+    training = Training(5, Poisson(1.0), 4, 1 if stepwise else 2, STEPS if stepwise else None, seed=3)
+    performance = Performance(chunk=CLIENTS)
+    engine, _ = assemble(rows, model_for(method), method, privacy, training, performance=performance)
     return replace(engine, compile="require", programs={}, decisions={})
 
 

@@ -111,7 +111,7 @@ def test_resuming_a_finished_run_changes_nothing(whole: Folder, tmp_path: Path) 
 
 
 def test_threads_and_chunks_do_not_stop_a_run_from_resuming(whole: Folder) -> None:
-    run(whole.path, "run.chunk=50", "name=other", resume=True)
+    run(whole.path, "performance.chunk=50", "name=other", resume=True)
 
 
 def test_a_folder_is_never_overwritten(whole: Folder, tmp_path: Path) -> None:

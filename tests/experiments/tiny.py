@@ -19,7 +19,8 @@ CONTENT = {
     "levels": {"private": {"epsilon": 6.0, "delta": 1e-2}, "open": {}},
     "choices": {"open": 0.2},
     "evaluate": {"every": 2},
-    "run": {"checkpoint_every": 3, "threads": 1},
+    "run": {"checkpoint_every": 3},
+    "performance": {"threads": 1},
 }
 TEXT = """
 name = "tiny"
@@ -32,7 +33,8 @@ method = { name = "ditto", lr = 0.5 }
 levels = { private = { epsilon = 6.0, delta = 1e-2 }, open = {} }
 choices = { open = 0.2 }
 evaluate = { every = 2 }
-run = { checkpoint_every = 3, threads = 1 }
+run = { checkpoint_every = 3 }
+performance = { threads = 1 }
 """
 
 

@@ -1,9 +1,11 @@
 """A server is believed in nothing that it can profit from, and its lies teach it nothing."""
 
+import sys
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,13 +17,15 @@ from pydantic import BaseModel
 
 from benchmarks.federation import invented, liar, oracle, paths, sizes
 from tacit.errors import TacitError
-from tacit.experiments.config import Config
+from tacit.experiments.config import SECTIONS, schema_of
+from tacit.experiments.config_errors import tables_in
+from tacit.experiments.toml import dumps
 from tacit.federation.protocol.client import Refusal
 from tacit.federation.protocol.messages import Answer, unpack
 from tacit.federation.protocol.terms import Participant, Terms, checked_rows, read_terms
 from tacit.federation.service import join
 from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, about_others
-from tacit.federation.service.experiment import LEFT_OUT, PERMITTED
+from tacit.federation.service.experiment import LEFT_OUT, experiment_of, may_say
 from tacit.federation.service.offer import read_offer
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import key_fingerprint
@@ -152,24 +156,53 @@ def test_what_is_wrong_with_rows_is_said_when_joining(tmp_path: Path, cell: str,
         _rows(table, OFFER)
 
 
-def tables(model: type[BaseModel], name: str = "") -> dict[str, set[str]]:
-    """Every key of the schema, by table."""
-    found = {name: set(model.model_fields)}
-    for key, field in model.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                found |= tables(kind, f"{name}.{key}" if name else key)
+def undecided(table: type[BaseModel], name: str = "") -> set[str]:
+    """Keys of an experiment that no member takes, and that are not said to concern the others alone."""
+    found: set[str] = set()
+    for key, field in table.model_fields.items():
+        where = f"{name}.{key}" if name else key
+        if key in LEFT_OUT.get(name, ()):
+            assert not may_say(name, key, field.annotation)
+        elif not may_say(name, key, field.annotation):
+            found.add(where)
+        else:
+            found |= {each for inner in tables_in(field.annotation) for each in undecided(inner, where)}
     return found
 
 
-def test_for_every_key_of_an_experiment_somebody_has_decided_whether_a_server_may_set_it() -> None:
-    for table, keys in tables(Config).items():
-        if table.split(".")[0] in LEFT_OUT[""]:
-            continue
-        known = "levels.*" if table == "levels" else table
-        permitted, left_out = set(PERMITTED.get(known, ())), set(LEFT_OUT.get(table, ()))
-        assert permitted | left_out == keys, table
-        assert not permitted & left_out
+@pytest.mark.parametrize(("section", "key"), [("model", "name"), ("method", "name"), ("privacy", "plan")])
+def test_for_every_key_of_an_experiment_somebody_has_decided_whether_a_server_may_set_it(
+    section: str, key: str
+) -> None:
+    for name in SECTIONS[section].registry:
+        assert undecided(schema_of({section: {key: name}})) == set(), name
+
+
+def test_a_text_of_any_kind_that_is_new_to_a_method_is_refused_until_somebody_has_looked_at_it() -> None:
+    assert may_say("method", "strength", float | None)
+    assert may_say("method", "distillation", Literal["mutual", "as-published"] | None)
+    assert not may_say("method", "weights_file", str | None)
+    assert not may_say("method", "files", list[str] | None)
+
+
+def test_a_member_imports_no_code_that_a_server_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless its owner has permitted that name; nor does it import what it refuses."""
+    (tmp_path / "their_code.py").write_text("from tacit import FedAvg as Theirs\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for table in ({"method": {"name": "their_code:Theirs"}}, {"model": {"name": "their_code:Theirs"}}):
+        text = dumps(tomllib.loads(liar.text(oracle.LOCAL)) | table)
+        with pytest.raises(TacitError, match=r"names 'their_code:Theirs', which is not Tacit's own code.*--permit"):
+            experiment_of(text)
+        with pytest.raises(TacitError, match="which is not Tacit's own code"):
+            experiment_of(text, ("another:Name",))
+    assert "their_code" not in sys.modules
+    text = dumps(tomllib.loads(liar.text(oracle.LOCAL)) | {"method": {"name": "their_code:Theirs", "lr": 0.5}})
+    offer = replace(liar.offered(text), permitted=("their_code:Theirs",))
+    word = Agreement.to(offer, "a", liar.LEVEL)
+    home = ClientFolder(tmp_path / "member")
+    home.settle(word)
+    assert home.agreement == word
+    assert experiment_of(text, home.agreement.permitted).method.lr == 0.5
 
 
 @pytest.mark.parametrize("secret", [RuntimeError("37 rows"), MemoryError("label 6"), TacitError("ward-7 has 37 rows")])

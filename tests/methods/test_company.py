@@ -8,7 +8,6 @@ from torch.utils._pytree import tree_map
 from tacit.core import tree
 from tacit.errors import TacitError
 from tacit.experiments.build import build_method
-from tacit.experiments.schema import MethodTable
 from tacit.methods import FedAvg, KeepLocal, LocalSgd, Method, PPSgd, Scaffold
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger
@@ -84,5 +83,5 @@ def test_pp_sgd_is_refused_under_record_and_says_why() -> None:
 
 
 def test_a_file_names_pp_sgd_and_its_keys() -> None:
-    table = MethodTable(name="pp-sgd", lr=0.2, personal_lr=0.05, noisy=True)
+    table = {"name": "pp-sgd", "lr": 0.2, "personal_lr": 0.05, "noisy": True}
     assert build_method(table) == PPSgd(0.2, 0.05, noisy=True)

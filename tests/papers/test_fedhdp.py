@@ -19,7 +19,7 @@ from papers.fedhdp.paper import printed, ratios, tables
 from papers.fedhdp.recipe import DP_FEDAVG, MENU, MNIST, NON_PRIVATE, OPTIMAL, SEVERE, Recipe, at
 from papers.page import Page, Results, show, write
 from tacit.data.partition import Ids, Pool
-from tacit.experiments.build import build_method, build_privacy, build_training
+from tacit.experiments.build import build_privacy, build_training, method_of
 from tacit.privacy.mechanisms.grouped import GroupedRelease
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.release import Totals
@@ -52,7 +52,7 @@ def bench(tmp_path: Path) -> Runner:
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_recipe_makes_a_valid_experiment_of_every_arm(recipe: Recipe, arm: str) -> None:
     config = recipe.experiment(arm, seed=1)
-    for part in (build_method(config.method), build_privacy(config), build_training(config)):
+    for part in (method_of(config), build_privacy(config), build_training(config)):
         assert part is not None
     assert config.rounds == 500
 
@@ -77,7 +77,7 @@ def test_ratio_one_has_the_noise_of_dp_fedavg(pool: Pool) -> None:
         made = assemble(
             clients,
             fedhdp_cell.start(TINY, config, clients),
-            build_method(config.method),
+            method_of(config),
             build_privacy(config),
             build_training(config),
         )

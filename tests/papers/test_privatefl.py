@@ -19,7 +19,7 @@ from papers.privatefl.recipe import LAYER, Arm, Tuned, World, experiment
 from papers.privatefl.tables import TABLES
 from papers.privatefl.tuned import TRIED
 from papers.privatefl.views import Line, Row
-from tacit.experiments.build import _keeping, build_method, build_privacy
+from tacit.experiments.build import build_privacy, method_of
 
 SMALL = World("digits", {"source": "digits", "test": "matched"}, {"name": "softmax"}, clients=10)
 QUICK = Tuned(rounds=2, lr=0.5)
@@ -35,14 +35,14 @@ def test_every_setting_that_was_tried_is_an_experiment() -> None:
         for tuned in tried:
             config = experiment(world, arm, tuned, 0)
             assert config.privacy.plan == arm.kind
-            assert (config.model.transform is None) == (arm.transform is None)
+            assert (config.model.get("transform") is None) == (arm.transform is None)
 
 
 def test_every_row_of_a_table_is_an_experiment_that_its_plan_accepts() -> None:
     for tables in TABLES.values():
         for line in (line for each in tables for line in each.lines):
             config = experiment(line.world, line.arm, line.tuned, 0)
-            assert build_method(_keeping(config)) is not None
+            assert method_of(config) is not None
             assert build_privacy(config).levels[0].epsilon == line.arm.epsilon
 
 

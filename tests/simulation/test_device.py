@@ -22,7 +22,7 @@ from tacit.methods import REGISTRY, Ditto, FedAvg
 from tacit.models import FiveLayerCNN, TwoConvCNN, initialise, transformed
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.membership import Change
-from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
+from tacit.rounds.assemble import Assembled, Performance, Privacy, Training, assemble
 from tacit.rounds.loop import Outcome, Run, Schedule
 from tacit.sampling.cohorts import Poisson
 from tests.elsewhere import NAME, Elsewhere
@@ -79,8 +79,10 @@ def test_models_run_on_another_device(model: nn.Module) -> None:
     side, draw = 16 if isinstance(model, FiveLayerCNN) else 8, np.random.default_rng(0)
     rows = {k: (draw.integers(255, size=(5, 1, side, side), dtype=np.uint8), draw.integers(3, size=5)) for k in "abc"}
     federation = from_clients(rows, classes=3, common=rows["a"])
-    training = Training(1, Poisson(0.9), 4, seed=1, chunk=2, dtype=torch.float64)
-    assert_same_there(assemble(federation, initialise(model, 0), FedAvg(), Privacy(), training), rounding=1e-12)
+    training = Training(1, Poisson(0.9), 4, seed=1, dtype=torch.float64)
+    performance = Performance(chunk=2)
+    parts = assemble(federation, initialise(model, 0), FedAvg(), Privacy(), training, performance=performance)
+    assert_same_there(parts, rounding=1e-12)
 
 
 def test_changes_of_level_and_losses_of_clients_do_too() -> None:
@@ -110,13 +112,14 @@ def test_the_pretended_device_refuses_a_tensor_of_another() -> None:
 
 def test_a_file_asks_for_it_and_a_run_goes_on_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints, states and ledger lie on the CPU, and `device` is no part of the fingerprint."""
-    short = ("levels=", "choices=", "rounds=4", "rate=0.2", "evaluate.every=4", "run.checkpoint_every=2", "run.chunk=4")
+    short = ("levels=", "choices=", "rounds=4", "rate=0.2", "evaluate.every=4", "run.checkpoint_every=2")
+    short = (*short, "performance.chunk=4")
     expected = run_tiny(tmp_path / "here", *short)
     with monkeypatch.context() as patched:
         patched.setattr(train, "interruptible", stopping_after(2))
         run_tiny(tmp_path / "there", *short)
     with Elsewhere() as device:
-        found = run_tiny(tmp_path / "there", *short, f"run.device={NAME}", resume=True)
+        found = run_tiny(tmp_path / "there", *short, f"performance.device={NAME}", resume=True)
     assert device.operations > 100
     models = (result.run.progress.server.view.model for result in (expected, found))
     assert largest_difference(*models) == 0
@@ -133,22 +136,24 @@ def test_a_file_asks_for_it_and_a_run_goes_on_elsewhere(tmp_path: Path, monkeypa
 )
 def test_a_device_that_cannot_be_used_is_refused_in_one_line(device: str, what: str) -> None:
     with pytest.raises(TacitError, match=what) as error:
-        Training(device=device)
+        Performance(device=device)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(TacitError, match=r"device is 'cuda', which cannot compute here \(.*CUDA.*\): use 'cpu'"):
-        Training(device="cuda")
+        Performance(device="cuda")
 
 
 def test_ray_and_federations_compute_on_cpus() -> None:
     with pytest.raises(TacitError, match="device is 'cuda', and Ray's workers compute on CPUs"):
-        Training(engine="ray", device="cuda")
-    with pytest.raises(TacitError, match=r"run.device is 'cuda', and members compute on their CPUs: leave it out"):
-        experiment_of(text_of(tiny("run.device=cuda")))
+        Performance(engine="ray", device="cuda")
+    with pytest.raises(
+        TacitError, match=r"performance.device is 'cuda', and members compute on their CPUs: leave it out"
+    ):
+        experiment_of(text_of(tiny("performance.device=cuda")))
 
 
 def test_the_device_leaves_the_result_as_it_is() -> None:
-    assert fingerprint(tiny()) == fingerprint(tiny("run.device=cuda"))
+    assert fingerprint(tiny()) == fingerprint(tiny("performance.device=cuda"))

@@ -18,7 +18,7 @@ from tacit.methods import Ditto, FedAvg, Multitask, Scaffold
 from tacit.privacy import mechanisms as plans
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.membership import Change
-from tacit.rounds.assemble import Privacy, Training
+from tacit.rounds.assemble import Performance, Privacy
 from tacit.rounds.loop import Run
 from tacit.simulation.chunks import Compile
 from tests.experiments.tiny import run as run_tiny
@@ -101,18 +101,18 @@ def test_a_worker_that_dies_is_replaced_and_nothing_changes(cluster: Any) -> Non
 
 @needs_ray
 def test_a_file_asks_for_it_and_the_run_is_still_the_same_one(cluster: Any, tmp_path: Path) -> None:
-    two = ("run.threads=2",)
-    one, other = run_tiny(tmp_path / "here", *two), run_tiny(tmp_path / "there", *two, "run.engine=ray")
+    two = ("performance.threads=2",)
+    one, other = run_tiny(tmp_path / "here", *two), run_tiny(tmp_path / "there", *two, "performance.engine=ray")
     assert_same(one.run, other.run)
 
 
 def test_the_engine_leaves_the_result_as_it_is() -> None:
-    assert fingerprint(tiny()) == fingerprint(tiny("run.engine=ray"))
+    assert fingerprint(tiny()) == fingerprint(tiny("performance.engine=ray"))
 
 
 def test_an_engine_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TacitError, match="engine='spark'"):
-        Training(engine="spark")  # type: ignore[arg-type]
+        Performance(engine="spark")  # type: ignore[arg-type]
 
 
 def test_without_ray_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import shlex
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -49,6 +50,7 @@ app = typer.Typer(
 
 
 def main() -> None:
+    warnings.filterwarnings("default", r"run\.", DeprecationWarning)  # keys of a file that have another place now
     app()
 
 
@@ -319,9 +321,25 @@ def data() -> None:
 @app.command(epilog='Example: `tacit methods`, then in the experiment: `[method] name = "ditto"`')
 def methods() -> None:
     """List the methods, a line each, with the keys that they use."""
-    from tacit.experiments.catalogue import methods_table
+    from tacit.experiments.catalogue import section_table
 
-    _print(lambda: [methods_table()])
+    _print(lambda: [section_table("method")])
+
+
+@app.command(epilog='Example: `tacit models`, then in the experiment: `[model] name = "mlp"`')
+def models() -> None:
+    """List the models, a line each, with the keys that they use."""
+    from tacit.experiments.catalogue import section_table
+
+    _print(lambda: [section_table("model")])
+
+
+@app.command(epilog='Example: `tacit plans`, then in the experiment: `[privacy] plan = "grouped"`')
+def plans() -> None:
+    """List the privacy plans, a line each, with the keys that they use."""
+    from tacit.experiments.catalogue import section_table
+
+    _print(lambda: [section_table("privacy")])
 
 
 app.command(epilog="Example: `tacit serve digits.toml --local 5`")(federation.serve)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tacit.core.checked import checked
+from tacit.core.registry import Registry
 from tacit.data.dataset import FederatedDataset, count_classes, features, labels
 from tacit.data.hub import hub_pool
 from tacit.data.normalise import normalised
@@ -174,14 +175,20 @@ def _clip(name: str, file: Arrays) -> Pool:
     return Pool(name, train, y, 10, (test, test_y), ids)
 
 
-FILES: dict[str, tuple[str, Callable[[str, Arrays], Pool]]] = {
-    "mnist": ("mnist/mnist.npz", _split_images),
-    "fashion_mnist": ("fashion_mnist/fashion_mnist.npz", _split_images),
-    "cifar10": ("cifar10/cifar10_subset.npz", _split_images),
-    "uci_har": ("uci_har/uci_har_561.npz", _uci_har),
-    "chmnist": ("chmnist/chmnist_32.npz", _chmnist),
-    "location30": ("location30/location30.npz", _location30),
-    "clip_vitb32": ("clip_vitb32/cifar10_clip.npz", _clip),
+class DataFile(NamedTuple):
+    path: str  # below the folder that TACIT_DATA names
+    about: str
+    read: Callable[[str, Arrays], Pool]
+
+
+FILES: dict[str, DataFile] = {
+    "mnist": DataFile("mnist/mnist.npz", "handwritten digits of 28x28, by writer too", _split_images),
+    "fashion_mnist": DataFile("fashion_mnist/fashion_mnist.npz", "clothes of 28x28", _split_images),
+    "cifar10": DataFile("cifar10/cifar10_subset.npz", "photographs of 32x32 in colour", _split_images),
+    "uci_har": DataFile("uci_har/uci_har_561.npz", "activities by motion sensors, by subject", _uci_har),
+    "chmnist": DataFile("chmnist/chmnist_32.npz", "tissue of 32x32 in colour, by slide", _chmnist),
+    "location30": DataFile("location30/location30.npz", "places that people visited, 446 yes/no features", _location30),
+    "clip_vitb32": DataFile("clip_vitb32/cifar10_clip.npz", "CIFAR-10 as features of a large model", _clip),
 }
 
 
@@ -189,7 +196,7 @@ def npz_pool(name: str) -> Pool:
     """A file under the folder that the environment variable TACIT_DATA names; files with pickles are refused."""
     if name not in FILES:
         raise unknown("data file", name, FILES)
-    relative, read = FILES[name]
+    relative, _, read = FILES[name]
     folder = os.environ.get(FOLDER)
     if not folder:
         raise TacitError(f"'{name}' is read from a local folder: set {FOLDER} to the folder that holds {relative}")
@@ -200,35 +207,48 @@ def npz_pool(name: str) -> Pool:
         return read(name, file)
 
 
-SOURCES: dict[str, Callable[..., Pool]] = {
-    "digits": digits_pool,
-    "csv": csv_pool,
-    "hub": hub_pool,
-    "features": features_pool,
-    **{name: partial(npz_pool, name) for name in FILES},
-}
+SOURCES: Registry[Callable[..., Pool | FederatedDataset]] = Registry(
+    "data source",
+    "tacit.datasets",
+    {
+        "digits": digits_pool,
+        "csv": csv_pool,
+        "hub": hub_pool,
+        "features": features_pool,
+        **{name: partial(npz_pool, name) for name in FILES},
+    },
+)
 
 
 @checked
 def load(source: str, **options: Unpack[LoadOptions]) -> FederatedDataset:
     """A federation by the name of its source: the one way in for configurations and the command line.
 
-    An option that neither `divide` nor the source knows is an error: a misspelt one never goes unnoticed.
+    A source of one's own is named by its import path, "package.module:function": it gives rows that are divided among
+    clients (a `Pool`), or a `FederatedDataset`, which is taken as it is. An option that neither `divide` nor the source
+    knows is an error: a misspelt one never goes unnoticed.
     """
-    if source not in SOURCES:
-        raise unknown("data source", source, SOURCES)
-    read, known = SOURCES[source], Options.__annotations__
-    normalise = options.pop("normalise", None)
-    own = {name: value for name, value in options.items() if name not in known}
+    read, known = SOURCES.find(source), Options.__annotations__
+    normalise = options.get("normalise")
     accepted = inspect.signature(read).parameters
+    own = {name: value for name, value in options.items() if name not in (*known, "normalise") or name in accepted}
     for name in own:
         if name not in accepted:
             raise unknown(f"option of {source}", name, [*accepted, *known])
     if "path" in accepted and "path" not in own:
         raise TacitError(f"the source '{source}' needs a path: give path=...")
-    shared: Any = {name: value for name, value in options.items() if name in known}
-    pool = read(**own)
-    return divide(normalised(pool, normalise, options.get("seed", 0)) if normalise else pool, **shared)
+    pool, shared = read(**own), {name: value for name, value in options.items() if name not in own}
+    if isinstance(pool, FederatedDataset):
+        _refuse_dividing(source, shared)
+        return pool
+    how: Any = {name: value for name, value in options.items() if name in known}
+    return divide(normalised(pool, normalise, options.get("seed", 0)) if normalise else pool, **how)
+
+
+def _refuse_dividing(source: str, options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name != "seed":
+            raise TacitError(f"{name} is {value!r}, and '{source}' has clients of its own: leave it out")
 
 
 def digits(**options: Unpack[Options]) -> FederatedDataset:

@@ -1,72 +1,158 @@
-"""An experiment is one TOML file. Everything in it is checked here, once, with errors of one line."""
+"""An experiment is one TOML file. Everything in it is checked here, once, with errors of one line.
 
+Which keys a table has follows from what it makes: `[method]` has those of the method that it names, and so on
+(`options.py`). Written down here are the tables that make no one thing.
+"""
+
+import functools
 import hashlib
+import inspect
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 
+from tacit import methods, models
+from tacit.core.registry import Registry, make_importable, nearest
+from tacit.data import loaders
+from tacit.data.partition import Options
 from tacit.errors import StorageError, TacitError
-from tacit.experiments.config_errors import first_complaint
-from tacit.experiments.schema import (
-    AmongTable,
-    ChangeTable,
-    Count,
-    Data,
-    DevicesTable,
-    Evaluate,
-    FederationTable,
-    LevelTable,
-    MethodTable,
-    Model,
-    PrivacyTable,
-    RunTable,
-    Share,
-    Table,
-)
+from tacit.experiments.config_errors import Kinds, first_complaint
+from tacit.experiments.options import PARTS, Keys, Table, keys_of, said_as, table
+from tacit.models.input_transform import Transform
+from tacit.privacy.accounting.accountant import Accountant
+from tacit.privacy.levels import Level
+from tacit.privacy.mechanisms import MECHANISMS
+from tacit.privacy.mechanisms.noise import NoiseKind
+from tacit.rounds.assemble import Performance, Training
+from tacit.sampling.availability import Availability
 
-NOT_IN_RESULT = (
+Count = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+PLANS: Final[Registry[Any]] = Registry("plan", "tacit.mechanisms", MECHANISMS.own)
+NOT_IN_RESULT: Final = (
     ("name",),
     ("purpose",),
-    ("run", "threads"),
-    ("run", "chunk"),
-    ("run", "engine"),
-    ("run", "device"),
-    ("run", "compile"),
+    ("performance",),
     ("run", "checkpoint_every"),
+    *(("run", key) for key in keys_of(Performance)),  # where files of runs had them before
     ("privacy", "secure_sum"),
     ("privacy", "threshold"),
 )
 """Keys that leave the result as it is: the fingerprint does not see them."""
+_DIVIDED: Final[Keys] = {
+    "clients": Count,
+    "classes_each": Count,
+    "alpha": Positive,
+    "minimum": Count,
+    "group": Count,
+    "test_fraction": BelowOne,
+    "common_fraction": BelowOne,
+    "seed": NotNegative,
+}
+"""Ranges of options by which data are divided: what is wrong is said before any of them is read."""
+
+
+class NormaliseTable(Table):
+    """Inputs by public constants or statistics; see `tacit.data.normalise`."""
+
+    shift: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    scale: Positive | None = None
+    statistics: str | None = None
+    public_rows: Count | None = None
+
+
+class DataTable(Table):
+    """Keys that are left out take the source's own defaults; see `tacit data`."""
+
+    source: str = "digits"
+    normalise: NormaliseTable | None = None
+
+
+class ModelTable(Table):
+    name: str = "mlp"
+
+
+class MethodTable(Table):
+    name: str = "fedavg"
+
+
+class PrivacyTable(Table):
+    plan: str | None = None
+    accountant: Accountant = "pld"
+    allow_large_delta: bool = False
+    noise: NoiseKind | None = None  # of a simulation: fast if left out; a federation's is exact
+
+
+class AmongTable(Table):
+    """A share of all clients, drawn from those that hold a class."""
+
+    share: Share
+    holding: NotNegative
+
+
+class ChangeTable(Table):
+    """After `round` rounds, at the next draw, the clients are at another level."""
+
+    round: Count
+    clients: Annotated[list[str], Field(min_length=1)]
+    level: str
+
+
+class EvaluateTable(Table):
+    every: Count = 10
+    sample: Count | None = None
+    heterogeneity: bool | None = None
+    deployment: Literal["off", "noisy"] | None = None  # off if left out; see `tacit.privacy.evaluation`
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class RunTable(Table):
+    checkpoint_every: Count = 10
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class FederationTable(Table):
+    """For `tacit serve`: what a row is, how many members there are, how long a round waits for them (seconds)."""
+
+    inputs: list[Count] | None = None
+    classes: Count | None = None
+    label: str = "label"
+    nodes: Count = 5
+    deadline: Positive = 60.0
 
 
 class Config(Table):
-    """One experiment. A file without a single key is one, too: FedAvg on digits without privacy."""
+    """One experiment, without the keys that follow from what it names: `parse` adds those of `schema_of`.
+
+    A file without a single key is one, too: FedAvg on digits without privacy.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "experiment"
     purpose: Annotated[str, Field(max_length=300)] | None = None  # what it is for, for readers of the report
-    rounds: Count = 100
-    seed: Annotated[int, Field(ge=0)] = 0
     rate: Annotated[float, Field(gt=0, le=1)] | None = None
     cohort: Count | None = None
     times: Count | None = None  # a client is asked so often at most; with cohort
-    batch: Count = 10
-    epochs: Annotated[int, Field(ge=0)] = 1
-    steps: Count | None = None  # instead of epochs, the same for every client
-    data: Data = Data()
-    model: Model = Model()
-    method: MethodTable = MethodTable()
-    privacy: PrivacyTable = PrivacyTable()
-    levels: dict[str, LevelTable] = {}
+    data: DataTable
+    model: ModelTable
+    method: MethodTable
+    privacy: PrivacyTable
+    levels: dict[str, Table] = {}
     choices: dict[str, Share | str | AmongTable] | str = {}  # a text is the path of a CSV file: client, level
     changes: list[ChangeTable] | str | None = None  # a text is the path of a CSV file: round, client, level
-    devices: DevicesTable | None = None
-    evaluate: Evaluate = Evaluate()
+    devices: Table | None = None
+    evaluate: EvaluateTable = EvaluateTable()
     run: RunTable = RunTable()
+    performance: Table
     federation: FederationTable | None = None
 
     @model_validator(mode="after")
@@ -78,15 +164,132 @@ class Config(Table):
         return self
 
 
+class Section(NamedTuple):
+    """A table that names what it makes, by `key`."""
+
+    key: str
+    registry: Registry[Any]
+    usual: str
+    base: type[Table]
+
+
+SECTIONS: Final[Mapping[str, Section]] = {
+    "data": Section("source", loaders.SOURCES, "digits", DataTable),
+    "model": Section("name", models.MODELS, "mlp", ModelTable),
+    "method": Section("name", methods.REGISTRY, "fedavg", MethodTable),
+    "privacy": Section("plan", PLANS, "grouped", PrivacyTable),
+}
+
+
+def section_keys(section: str, name: str, content: Mapping[str, Any] = {}) -> Keys:
+    """The keys of a section that names `name`, beside those that it always has."""
+    registry = SECTIONS[section].registry
+    if ":" not in name and name not in registry:
+        raise TacitError(f"{section}.{SECTIONS[section].key} is '{name}': {nearest(name, [*registry])}")
+    if section == "method":
+        return method_keys(name, content)
+    keys = keys_of(registry.find(name), content)
+    if section == "data":
+        divided = {key: _DIVIDED.get(key, said_as(hint)) for key, hint in get_type_hints(Options).items()}
+        return {**divided, **keys}
+    if section == "model":
+        transform = {key: said for key, said in keys_of(Transform).items() if key != "shape"}
+        fitted = {key: said for key, said in keys.items() if key not in models.FITTED}
+        return {**fitted, "transform": table("transform", transform)}
+    return keys
+
+
+def method_keys(name: str, content: Mapping[str, Any]) -> Keys:
+    """Those of the method, and those of `KeepLocal`, which may stand around any."""
+    around = keys_of(methods.KeepLocal)
+    several = around["names"]
+    around = {"keep": Annotated[several, Field(min_length=1)], "first": around["first"], "pace": around["pace"]}
+    if name != "keep-local":
+        return {**keys_of(methods.REGISTRY.find(name), content), **around}
+    base, inner = content.get("base", "fedavg"), {key: value for key, value in content.items() if key != "base"}
+    return {"base": str, **section_keys("method", base, inner)}
+
+
+def schema_of(content: Mapping[str, Any]) -> type[Config]:
+    """The keys that this experiment may have. Raises `TacitError` where it names what is not there."""
+    chosen = {section: _inside(content, section) for section in SECTIONS}
+    return _schema(*((section, _name(section, inside), _naming(inside)) for section, inside in chosen.items()))
+
+
+def _inside(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    inside = content.get(key)
+    return inside if isinstance(inside, Mapping) else {}
+
+
+def _name(section: str, inside: Mapping[str, Any]) -> str:
+    name = inside.get(SECTIONS[section].key)
+    return name if isinstance(name, str) else SECTIONS[section].usual
+
+
+def _naming(inside: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The values that name kinds of parts, with a nested table's name in place of it."""
+    said = {part.key: _inside(inside, part.key).get("name") if part.nested else inside.get(part.key)
+            for part in PARTS.values() if part.key}  # fmt: skip
+    return tuple((key, name) for key, name in said.items() if isinstance(name, str))
+
+
+@functools.cache
+def _schema(*chosen: tuple[str, str, tuple[tuple[str, str], ...]]) -> type[Config]:
+    nested = {part.key for part in PARTS.values() if part.nested}
+    tables: dict[str, type[Table]] = {}
+    for section, name, naming in chosen:
+        content = {key: {"name": kind} if key in nested else kind for key, kind in naming}
+        tables[section] = table(section, section_keys(section, name, content), SECTIONS[section].base)
+    tables["performance"] = table("performance", keys_of(Performance))
+    usual = {name: each.default for name, each in inspect.signature(Training).parameters.items()}
+    level = {key: said for key, said in keys_of(Level).items() if key != "name"}
+    fields: dict[str, Any] = {key: (said, usual[key]) for key, said in TRAINING.items()}
+    fields |= {name: (kind, kind()) for name, kind in tables.items()}
+    fields["levels"] = dict[str, table("level", level)], {}
+    fields["devices"] = table("devices", keys_of(Availability)) | None, None
+    return create_model("Config", __base__=Config, **fields)
+
+
+TRAINING: Final[Keys] = {key: said for key, said in keys_of(Training).items() if key not in keys_of(Availability)}
+"""The keys of a run that stand in no table."""
+
+
+def kinds_at(path: Sequence[str], content: Mapping[str, Any]) -> Kinds | None:
+    """What a table of the file is of, in words, and the keys of each kind that it could be of."""
+    if len(path) == 1 and path[0] in SECTIONS:
+        name = _name(path[0], _inside(content, path[0]))
+        said = f"plan '{name}'" if path[0] == "privacy" else f"'{name}'"
+        return Kinds(said, {each: section_keys(path[0], each) for each in SECTIONS[path[0]].registry})
+    for part in PARTS.values():
+        if part.nested and [*path] == ["method", part.key]:
+            name = _inside(_inside(content, "method"), path[1]).get("name", next(iter(part.kinds)))
+            return Kinds(f"'{name}'", {each: keys_of(kind) for each, kind in part.kinds.items()})
+    return None
+
+
 def parse(content: Mapping[str, Any]) -> Config:
     """The experiment, or a `TacitError` of one line that names the key, its value and the remedy."""
+    content = _renamed(content)
+    schema = schema_of(content)
     try:
-        return Config.model_validate(dict(content))
+        return schema.model_validate(content)
     except ValidationError as error:
-        raise TacitError(first_complaint(error, content, Config)) from None
+        raise TacitError(first_complaint(error, content, schema, lambda path: kinds_at(path, content))) from None
+
+
+def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys that had another place until lately; for one release they are taken, with a warning."""
+    run, performance = dict(_inside(content, "run")), dict(_inside(content, "performance"))
+    moved = {key: run.pop(key) for key in keys_of(Performance) if key in run}
+    for key, value in moved.items():
+        if key in performance:
+            raise TacitError(f"run.{key} is {value!r}, and performance.{key} is given, too: leave out the first")
+        warnings.warn(f"run.{key} is now performance.{key}: move it there", DeprecationWarning, stacklevel=4)
+    return dict(content) if not moved else {**content, "run": run, "performance": performance | moved}
 
 
 def load(path: Path | str) -> Config:
+    """The experiment in a file. Modules beside the file can be named in it."""
     path = Path(path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -96,6 +299,7 @@ def load(path: Path | str) -> Config:
         raise TacitError(f"{path} is not TOML: {' '.join(str(error).split())}") from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+    make_importable(path.parent)
     return parse(content if "name" in content else {"name": _name_of(path), **content})
 
 
@@ -167,8 +371,12 @@ def fingerprint(config: Config) -> str:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    # the order of keys counts: levels are numbered in the order of the file
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(json.dumps(_ordered(content)).encode(), digest_size=8).hexdigest()
+
+
+def _ordered(content: Mapping[str, Any]) -> list[Any]:
+    """In one order, but for levels: they are numbered in the order of the file."""
+    return [sorted(_flat(content).items()), list(content.get("levels", {}))]
 
 
 def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
@@ -177,7 +385,7 @@ def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     for key in [*one, *(key for key in other if key not in one)]:
         if one.get(key) != other.get(key):
             return f"{key} is {one.get(key, 'not given')!r} there and {other.get(key, 'not given')!r} here"
-    return None if list(one) == list(other) else "the order of the keys differs"
+    return None if list(a.get("levels", {})) == list(b.get("levels", {})) else "the order of the levels differs"
 
 
 def _flat(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:

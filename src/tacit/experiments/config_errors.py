@@ -1,10 +1,12 @@
 """What is wrong with a configuration, in one line: the key, its value and the remedy."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
+
+from tacit.core.registry import nearest
 
 _WORDS = {
     "greater_than": "give a number above {gt:g}",
@@ -27,12 +29,24 @@ _WORDS = {
 }
 
 
-def first_complaint(error: ValidationError, content: Mapping[str, Any], schema: type[BaseModel]) -> str:
+class Kinds(NamedTuple):
+    """What may stand at a place: what does, in words, and the keys of each that could."""
+
+    here: str
+    keys: Mapping[str, Iterable[str]]
+
+
+KindsAt = Callable[[Sequence[str]], Kinds | None]
+
+
+def first_complaint(
+    error: ValidationError, content: Mapping[str, Any], schema: type[BaseModel], kinds_at: KindsAt
+) -> str:
     """Of the errors, the one that goes deepest into what was written: it is the most telling."""
     errors = error.errors(include_url=False)
     paths = [_path(each["loc"], content, each["type"]) for each in errors]
     place = max(range(len(errors)), key=lambda i: (_weight(errors[i]), len(paths[i]), -i))
-    return _say(dict(errors[place]), paths[place], schema)
+    return _say(dict(errors[place]), paths[place], schema, kinds_at)
 
 
 def _weight(error: Any) -> int:
@@ -53,10 +67,10 @@ def _path(location: tuple[int | str, ...], content: Any, kind: str) -> list[str]
     return path
 
 
-def _say(error: dict[str, Any], path: list[str], schema: type[BaseModel]) -> str:
+def _say(error: dict[str, Any], path: list[str], schema: type[BaseModel], kinds_at: KindsAt) -> str:
     key, value, kind = ".".join(path), error["input"], error["type"]
     if kind == "extra_forbidden":
-        return _unknown(path, schema)
+        return _unknown(path, value, schema, kinds_at(path[:-1]) or Kinds("", {}))
     if kind == "value_error":
         return str(error["ctx"]["error"])
     if kind == "missing":
@@ -69,11 +83,15 @@ def _say(error: dict[str, Any], path: list[str], schema: type[BaseModel]) -> str
     return f"{key} is {value!r}: {remedy.format(**{'key': key, **error.get('ctx', {})})}"
 
 
-def _unknown(path: list[str], schema: type[BaseModel]) -> str:
+def _unknown(path: list[str], value: Any, schema: type[BaseModel], kinds: Kinds) -> str:
     *above, name = path
-    places = list(_tables(schema, above))
-    known = [field for place in places for field in place.model_fields]
-    near = get_close_matches(name, known, 1)
+    users = [kind for kind, keys in kinds.keys.items() if name in keys]
+    if users:
+        key, others = ".".join(path), ", ".join(users)
+        return f"{key} is {value!r}, and {kinds.here} does not use it: leave it out, or use {others}"
+    known = [field for place in _tables(schema, above) for field in place.model_fields]
+    further = {key for keys in kinds.keys.values() for key in keys}
+    near = get_close_matches(name, known, 1) or get_close_matches(name, further, 1)
     if not near:
         elsewhere = [f"{table}.{name}" for table, inner in _sections(schema) if name in inner.model_fields]
         near = elsewhere[:1] if elsewhere else (["rate"] if name in ("sampler", "share") and not above else [])
@@ -81,15 +99,9 @@ def _unknown(path: list[str], schema: type[BaseModel]) -> str:
     return f"unknown key '{'.'.join(path)}': {hint}"
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """A suggestion for a word that is not among the known ones."""
-    near = get_close_matches(name, known, 1)
-    return f"did you mean '{near[0]}'?" if near else f"use one of {', '.join(known)}"
-
-
 def _sections(schema: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
     for name, field in schema.model_fields.items():
-        yield from ((name, kind) for kind in _models(field.annotation))
+        yield from ((name, kind) for kind in tables_in(field.annotation))
 
 
 def _tables(schema: type[BaseModel], path: list[str]) -> Iterator[type[BaseModel]]:
@@ -101,15 +113,16 @@ def _tables(schema: type[BaseModel], path: list[str]) -> Iterator[type[BaseModel
     if field is None:
         return
     rest = path[2:] if getattr(field.annotation, "__origin__", None) is dict else path[1:]
-    for kind in _models(field.annotation):
+    for kind in tables_in(field.annotation):
         yield from _tables(kind, rest)
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def tables_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The tables that a value of this type may be or hold."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
-        yield from _models(inner)
+        yield from tables_in(inner)
 
 
 def _words(path: list[str], schema: type[BaseModel]) -> list[str]:

@@ -4,7 +4,6 @@ It is keyed by a secret of the run's folder (`runs.Folder.key`): a folder's conf
 the digest, and without the key nobody can test with it whether a client's rows are these or those.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -39,7 +38,7 @@ def describe(
         "model": {"class": type(model).__name__, "digest": model_digest(model)},
         "method": {"value": plain(method)},
         "privacy": {"value": _privacy(privacy)},
-        "training": {"value": plain(_result_of(training))},
+        "training": {"value": plain(training)},
         "evaluate": {"every": schedule.evaluate_every, "sample": schedule.sample or "all"},
     }
 
@@ -47,19 +46,14 @@ def describe(
 def identity(
     federation: FederatedDataset, model: nn.Module, method: Method, privacy: Privacy, training: Training, *, key: bytes
 ) -> str:
-    """Changes with anything that changes the trained models; not with the size of chunks."""
-    parts = [plain(method), _privacy(privacy), plain(_result_of(training))]
+    """Changes with anything that changes the trained models; not with how the machine is used (`Performance`)."""
+    parts = [plain(method), _privacy(privacy), plain(training)]
     return digest([*data_parts(federation), model_digest(model), *parts], key, _BYTES)
 
 
 def _privacy(privacy: Privacy) -> str:
     evaluation = "" if privacy.evaluation is None else plain(privacy.evaluation)
     return plain(privacy) + evaluation + " exactly" * (privacy.noise == "exact")
-
-
-def _result_of(training: Training) -> Training:
-    """Without what leaves the result as it is."""
-    return replace(training, chunk=None, engine="local", compile="auto")
 
 
 def model_digest(model: nn.Module) -> str:

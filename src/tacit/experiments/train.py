@@ -31,7 +31,7 @@ from tacit.report.metrics import Metrics, frame, score_rows
 from tacit.report.run_folder import Folder, existing
 from tacit.report.spending import Spending
 from tacit.report.summary import ON_REQUEST, RunSummary
-from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
+from tacit.rounds.assemble import Assembled, Performance, Privacy, Training, assemble
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Outcome, Run, Schedule
 
@@ -46,6 +46,7 @@ def train(
     *,
     folder: Path | str | None = None,
     schedule: Schedule = Schedule(),
+    performance: Performance | None = None,
     resume: bool = False,
     progress: bool = True,
 ) -> Result:
@@ -55,11 +56,12 @@ def train(
 
     With a `folder` the run is kept on disk and can go on after an interruption with `resume=True`, to the same result;
     a folder that holds another run is refused. Ctrl-C once ends the run after its round, twice at once.
+    `performance` says how it uses the machine, and may be another when it goes on.
     """
-    parts = Parts(federation, models.start(model, training.seed), method, privacy, training, schedule)
+    parts = Parts(federation, models.start(model, training.seed), method, privacy, training, schedule, performance)
     path = None if folder is None else Path(folder)
     key = run_dir.secret(path, resume)
-    result = conduct(parts, describe(*parts, key=key), path, resume, progress, key)
+    result = conduct(parts, describe(*parts[:6], key=key), path, resume, progress, key)
     if result.interrupted and progress:
         go_on = f"folder={str(folder)!r}, resume=True" if folder is not None else "a folder, to be able to resume it"
         sys.stderr.write(f"{result.findings.standing} To go on, call it again with {go_on}.\n")
@@ -68,10 +70,6 @@ def train(
 
 def run_config(config: Config, folder: Path, resume: bool = False, progress: bool = True) -> Result:
     """The run of a configuration, in `folder`."""
-    if config.run.threads is not None:
-        import torch
-
-        torch.set_num_threads(config.run.threads)
     return conduct(build(config), full(config), folder, resume, progress, run_dir.secret(folder, resume))
 
 
@@ -86,8 +84,10 @@ def conduct(
         raise TacitError("resume needs the folder of the run: give folder=...")
     if path is not None and resume:
         run_dir.reopen(path, content)
-    made = assemble(*parts[:5])
+    performance = parts.performance or parts.training.performance
     with ExitStack() as stack:
+        stack.enter_context(performance.threading())
+        made = assemble(*parts[:5], performance=performance)
         folder = None
         if path is not None:
             folder = run_dir.reopen(path, content) if resume else run_dir.create(path, content, key)
@@ -185,7 +185,7 @@ def reopen_run(path: Path | str) -> tuple[Run, nn.Module]:
         )
     parts, key = build(parse(content)), run_dir.secret(folder.path, resume=True)
     run = Run(
-        *assemble(*parts[:5]),
+        *assemble(*parts[:5], performance=parts.performance),
         Ledger.open(folder.ledger),
         parts.schedule,
         folder.path,

@@ -1,9 +1,9 @@
 """Methods by name. Being registered here is all it takes to be tested by the conformance suite."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 from tacit.core.contract import Method
+from tacit.core.registry import Registry
 from tacit.methods.adaped import AdaPeD, AdaPeDAlone
 from tacit.methods.apfl import APFL
 from tacit.methods.ditto import Ditto
@@ -22,7 +22,9 @@ from tacit.methods.pp_sgd import PPSgd
 from tacit.methods.quped import QuPeD
 from tacit.methods.scaffold import Scaffold
 
-REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
+REGISTRY: Registry[Callable[..., Method]] = Registry(
+    "method",
+    "tacit.methods",
     {
         "fedavg": FedAvg,
         "local-only": LocalOnly,
@@ -41,7 +43,7 @@ REGISTRY: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "apfl": APFL,
         "personal": Personal,
         "pp-sgd": PPSgd,
-    }
+    },
 )
 
 __all__ = [

@@ -1,5 +1,6 @@
 """Plain torch modules, and what turns any module into a task of the engine."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isqrt, prod
@@ -9,8 +10,8 @@ import torch
 from torch import nn
 
 from tacit.core.checked import checked, shown
+from tacit.core.registry import Registry
 from tacit.core.rng import key
-from tacit.data.validate import unknown
 from tacit.errors import TacitError
 from tacit.models.cnn import AlexNet, FiveLayerCNN, TwoConvCNN
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
@@ -18,6 +19,7 @@ from tacit.models.input_transform import Transform, Transformed, transformed
 from tacit.models.linear import MLP, SoftmaxRegression
 
 __all__ = [
+    "FITTED",
     "MLP",
     "MODELS",
     "AlexNet",
@@ -51,27 +53,38 @@ def _image(shape: Shape) -> dict[str, Any]:
     return {"channels": shape[0], "side": shape[1]}
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "softmax": lambda shape, **options: SoftmaxRegression(prod(shape), **options),
-    "mlp": lambda shape, **options: MLP(prod(shape), **options),
-    "five-layer-cnn": lambda shape, **options: FiveLayerCNN(**(_image(shape) | options)),
-    "two-conv-cnn": lambda shape, **options: TwoConvCNN(**(_image(shape) | options)),
-    "alexnet": lambda shape, **options: AlexNet(**(_image(shape) | options)),
-}
+MODELS: Registry[Callable[..., nn.Module]] = Registry(
+    "model",
+    "tacit.models",
+    {
+        "softmax": SoftmaxRegression,
+        "mlp": MLP,
+        "five-layer-cnn": FiveLayerCNN,
+        "two-conv-cnn": TwoConvCNN,
+        "alexnet": AlexNet,
+    },
+)
+FITTED = ("inputs", "shape", "channels", "side", "classes")
+"""Parameters of a model that follow from the data. A model has those of them that it needs."""
 
 
 @checked
 def build(
     name: str, input_shape: Shape, classes: int, *, transform: Mapping[str, Any] | None = None, **options: Any
 ) -> nn.Module:
-    """A model of `MODELS` that fits the inputs and classes of a federation; `options` are the model's own.
+    """A model of `MODELS`, or of an import path, that fits a federation; `options` are the model's own.
 
-    `transform`: options of a personal transform in front of it (see `transformed`), none if left out.
+    Of the inputs it is told what it has a parameter for: `inputs` (how many numbers a row has), `shape`, or `channels`
+    and `side` of a square image. `transform`: options of a personal transform in front of it (see `transformed`).
+
+    >>> build("mlp", (8, 8), 10, hidden=[3]).inputs
+    64
     """
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
+    kind = MODELS.find(name)
+    known, shape = inspect.signature(kind).parameters, tuple(input_shape)
+    fitted = {"inputs": prod(shape), "shape": shape, "classes": classes} | (_image(shape) if "side" in known else {})
     try:
-        model = MODELS[name](tuple(input_shape), classes=classes, **options)
+        model = kind(**{key: value for key, value in fitted.items() if key in known} | options)
     except TypeError as error:
         raise TacitError(f"the model '{name}' does not take {options}: {error}") from error
     return model if transform is None else transformed(model, input_shape, **transform)

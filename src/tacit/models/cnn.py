@@ -7,7 +7,7 @@ from torch.nn.functional import max_pool2d
 
 from tacit.core.checked import checked
 from tacit.errors import TacitError
-from tacit.models.linear import conv_max_pool2d_relu, conv_relu
+from tacit.models.linear import check_widths, conv_max_pool2d_relu, conv_relu
 
 
 def _positive(size: int, model: str, side: int, least: int) -> int:
@@ -63,7 +63,7 @@ class TwoConvCNN(nn.Module):
         super().__init__()
         if len(hidden) != 3:
             raise TacitError(f"TwoConvCNN has three hidden layers, not {len(hidden)}: give hidden=[32, 64, 128]")
-        first, second, third = hidden
+        first, second, third = check_widths(hidden)
         last = _positive((side - 4) // 2, "TwoConvCNN", side, 6)
         self.image = (channels, side, side)
         self.conv1 = nn.Conv2d(channels, first, 3)
@@ -95,7 +95,7 @@ class AlexNet(nn.Module):
         super().__init__()
         if len(hidden) != 7:
             raise TacitError(f"AlexNet has seven hidden layers, not {len(hidden)}: give five convolutions, two widths")
-        *wide, sixth, seventh = hidden
+        *wide, sixth, seventh = check_widths(hidden)
         last = _positive(((side + 1) // 2) // 8, "AlexNet", side, 16)
         self.image = (channels, side, side)
         self.conv1 = nn.Conv2d(channels, wide[0], 3, stride=2, padding=1)

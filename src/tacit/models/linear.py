@@ -15,6 +15,7 @@ from torch.nn.functional import conv2d, max_pool2d
 from torch.overrides import handle_torch_function, has_torch_function
 
 from tacit.core.checked import checked
+from tacit.data.validate import at_least
 
 Pair = tuple[int, int]
 
@@ -51,6 +52,13 @@ class SoftmaxRegression(nn.Module):
         return self.linear(x.reshape(x.shape[0], self.inputs))
 
 
+def check_widths(hidden: Sequence[int]) -> Sequence[int]:
+    """The widths of hidden layers, or a `TacitError`: torch would make a layer of none, which learns nothing."""
+    for width in hidden:
+        at_least(width, 1, "the width of a hidden layer")
+    return hidden
+
+
 @checked
 class MLP(nn.Module):
     """Linear layers with ReLU (or Tanh) between them; no hidden layer makes it a softmax regression.
@@ -68,7 +76,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs, self.activation = inputs, activation
-        widths = [inputs, *hidden]
+        widths = [inputs, *check_widths(hidden)]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(_norm(norm, width) for width in widths[1:])
         self.head = nn.Linear(widths[-1], classes)

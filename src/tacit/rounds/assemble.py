@@ -1,8 +1,10 @@
 """Puts a run together from its parts, and refuses combinations whose guarantee would not hold."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,8 +38,45 @@ from tacit.simulation.device import device_of
 
 @checked
 @dataclass(frozen=True)
+class Performance:
+    """How a run uses the machine. Its result is the same but for the order of floating-point sums, and so is its name.
+
+    `chunk`: so many clients compute at once (None: chosen by size), each chunk in one of `threads` (None: torch's).
+    `engine`: chunks run in threads, or ("ray") on a Ray cluster, with as many workers as `threads` where it starts one.
+    `device`: where clients compute, as torch names it. `compile`: client programs are recorded where that pays
+    ("auto"), never ("off"), or always, and an error says why one cannot be ("require").
+    """
+
+    chunk: int | None = None
+    threads: int | None = None
+    engine: Literal["local", "ray"] = "local"
+    device: str = "cpu"
+    compile: Compile = "auto"
+
+    def __post_init__(self) -> None:
+        if self.engine == "ray" and self.device != "cpu":
+            raise TacitError(f"device is '{self.device}', and Ray's workers compute on CPUs: leave out one of the two")
+        device_of(self.device)
+        if self.chunk is not None and self.chunk < 1:
+            raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
+        if self.threads is not None and self.threads < 1:
+            raise TacitError(f"threads must be at least 1, not {self.threads}; leave it out to use torch's")
+
+    @contextmanager
+    def threading(self) -> Iterator[None]:
+        """Torch has so many threads meanwhile."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads or before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+@checked
+@dataclass(frozen=True)
 class Training:
-    """How a run goes on: everything that is neither data, model, method nor privacy.
+    """How a run goes on: everything that decides its result and is neither data, model, method nor privacy.
 
     `rate=0.1` is short for `sampler=Poisson(0.1)`, `cohort=50` for `sampler=FixedSize(50)`.
     """
@@ -50,17 +89,15 @@ class Training:
     epochs: int = 1
     steps: int | None = None  # instead of epochs: as many for every client, however many rows it has
     seed: int = 0
-    chunk: int | None = None
     dtype: torch.dtype = torch.float32
     devices: Availability = field(default_factory=Availability)
-    engine: Literal["local", "ray"] = "local"  # where chunks of a cohort run: in threads, or on a Ray cluster
-    device: str = field(default="cpu", repr=False)  # where clients compute, as torch names it: no part of a result
-    compile: Compile = field(default="auto", repr=False)  # client programs: "auto", "off", or "require" (else an error)
+    chunk: InitVar[int | None] = None  # this and what follows is of `Performance` now
+    engine: InitVar[str | None] = None
+    device: InitVar[str | None] = None
+    compile: InitVar[str | None] = None
+    performance: Performance = field(default=Performance(), init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if self.engine == "ray" and self.device != "cpu":
-            raise TacitError(f"device is '{self.device}', and Ray's workers compute on CPUs: leave out one of the two")
-        device_of(self.device)
+    def __post_init__(self, chunk: int | None, engine: str | None, device: str | None, compile: str | None) -> None:
         if not self.dtype.is_floating_point:
             raise TacitError(f"dtype is {self.dtype}: use torch.float32 or torch.float64")
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0), ("seed", 0)):
@@ -70,8 +107,12 @@ class Training:
             raise TacitError(f"steps must be at least 1, not {self.steps}; leave it out to train for epochs")
         if self.steps is not None and self.epochs != 1:
             raise TacitError(f"steps is {self.steps} and epochs is {self.epochs}: give one of the two")
-        if self.chunk is not None and self.chunk < 1:
-            raise TacitError(f"chunk must be at least 1, not {self.chunk}; leave it out to choose it by size")
+        before = {"chunk": chunk, "engine": engine, "device": device, "compile": compile}
+        moved: dict[str, Any] = {name: value for name, value in before.items() if value is not None}
+        if moved:
+            said = ", ".join(f"{name}={value!r}" for name, value in moved.items())
+            warnings.warn(f"Training({said}) is now performance=Performance({said})", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "performance", Performance(**moved))
 
     def batches(self, mechanism: Mechanism) -> BatchRule:
         """Where the unit is a record, rows are drawn as the accountant assumes; elsewhere in shuffled passes."""
@@ -152,6 +193,7 @@ def assemble(
     privacy: Privacy,
     training: Training,
     sizes: np.ndarray | None = None,
+    performance: Performance | None = None,
 ) -> Assembled:
     """Everything checked and calibrated; nothing has been looked at that is not public but for shapes.
 
@@ -178,17 +220,18 @@ def assemble(
     _even(plan, training)
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
-    engine = _kind(training)(
+    performance = performance or training.performance
+    engine = _kind(performance)(
         method,
         task,
         plan,
         federation,
         start,
         training.seed,
-        chunk=training.chunk,
-        compile=training.compile,
+        chunk=performance.chunk,
+        compile=performance.compile,
         devices=training.devices,
-        device=device_of(training.device),
+        device=device_of(performance.device),
     )
     return Assembled(engine, shapes)
 
@@ -243,8 +286,8 @@ def _calibrated(privacy: Privacy, setting: CalibrationContext) -> Plan:
     return replace(privacy.plan.plan(setting._replace(beside=evaluation.beside)), evaluation=evaluation)
 
 
-def _kind(training: Training) -> type[CohortProgram]:
-    if training.engine == "local":
+def _kind(performance: Performance) -> type[CohortProgram]:
+    if performance.engine == "local":
         return CohortProgram
     from tacit.simulation.ray import OnRay, connect
 

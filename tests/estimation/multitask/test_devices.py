@@ -15,7 +15,7 @@ from tacit.experiments.train import train
 from tacit.methods import Ditto, FedAvg, LocalOnly, Multitask, Scaffold
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms.distributed import crowd
-from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.assemble import Performance, Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
@@ -28,8 +28,9 @@ ROUGH = Availability(drop=0.4, variability=0.8)
 def run(
     method: Method, devices: Availability, privacy: Privacy = Privacy(), chunk: int | None = None, rounds: int = 6
 ) -> Run:
-    training = Training(rounds, Poisson(0.8), 4, 3, seed=5, chunk=chunk, dtype=torch.float64, devices=devices)
-    made = assemble(ragged(), model_for(method), method, privacy, training)
+    training = Training(rounds, Poisson(0.8), 4, 3, seed=5, dtype=torch.float64, devices=devices)
+    performance = Performance(chunk=chunk)
+    made = assemble(ragged(), model_for(method), method, privacy, training, performance=performance)
     return Run(*made, Ledger.open(":memory:"), Schedule(evaluate_every=100))
 
 

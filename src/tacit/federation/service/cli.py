@@ -50,6 +50,9 @@ def join(
     own_noise: Annotated[float | None, typer.Option(help="distributed: least noise multiplier of your share.")] = None,
     threshold: Annotated[float | None, typer.Option(help="distributed: least share of members who unmask.")] = None,
     confirm_members: Annotated[bool, typer.Option(help="distributed: no member that you did not accept.")] = False,
+    permit: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Code beside Tacit's own that the experiment may name.")
+    ] = None,
 ) -> None:
     """Take part in a federation with your own data, which stays here. Without arguments: go on after a restart."""
     from rich.console import Console
@@ -68,7 +71,7 @@ def join(
             return typer.prompt(f"Your level ({', '.join(levels)})")
 
         demands = Demands(own_noise, threshold, confirm_members)
-        node = joining.join(server, invitation, data, name, level, place, console, ask, demands)
+        node = joining.join(server, invitation, data, name, level, place, console, ask, demands, tuple(permit or ()))
     else:
         node = joining.returning(place)
     joining.attend(node, console)

@@ -13,10 +13,18 @@ from safetensors.torch import load, save
 
 from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
+from tacit.experiments.config import full
 from tacit.federation.protocol.client import Client, Refusal
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.terms import Rows, Terms
-from tacit.federation.service.experiment import client_side, evaluates, experiment_of, plan_name, public_side
+from tacit.federation.service.experiment import (
+    client_side,
+    evaluates,
+    experiment_of,
+    foreign_names,
+    plan_name,
+    public_side,
+)
 from tacit.federation.service.offer import Offer
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import make_node_key
@@ -48,6 +56,7 @@ class Agreement:
     own_noise: float = 0.0  # where noise is in shares: the least multiplier that its own share gives it
     own_noise_evaluated: float = 0.0  # the same of an evaluation
     threshold: float = 0.5  # the least share of a cohort that may unmask a sum
+    permitted: tuple[str, ...] = ()  # what is not Tacit's own and may be imported, as an experiment names it
 
     @classmethod
     def to(cls, offer: Offer, name: str, level: str) -> "Agreement":
@@ -69,11 +78,12 @@ class Agreement:
             own_noise=shares[0],
             own_noise_evaluated=shares[1],
             threshold=threshold,
+            permitted=offer.permitted if offer.permitted is not None else foreign_names(full(offer.config)),
         )
 
     def check(self, terms: Terms) -> None:
         """Refuses terms that are not those of the agreement. No row is looked at."""
-        config = experiment_of(terms.experiment)
+        config = experiment_of(terms.experiment, self.permitted)
         level = config.levels.get(self.level)
         told = {
             "level": terms.roster[terms.place(self.name)].level,
@@ -128,7 +138,8 @@ class ClientFolder:
         with storage(path):
             content = json.loads(path.read_text())
         try:
-            return Agreement(**content | {"inputs": tuple(content["inputs"])})
+            tuples = {key: tuple(content.get(key, ())) for key in ("inputs", "permitted")}
+            return Agreement(**content | tuples)
         except (TypeError, KeyError):
             raise TacitError(
                 f"{path} is an agreement of another version of Tacit, which left something open: leave, and join again"
@@ -164,11 +175,11 @@ class ClientFolder:
         def made(terms: Terms) -> Assembled:
             """Nothing of the rows is known to it before everything that could be refused has been accepted."""
             agreement.check(terms)
-            public = public_side(terms, agreement.name)
+            public = public_side(terms, agreement.name, agreement.permitted)
             agreement.check_shares(public.engine.plan)
             if public.engine.plan.summed and not open_sums:
                 self._meet(terms, agreement)
-            return client_side(public, terms, agreement.name, self.rows())
+            return client_side(public, terms, agreement.name, self.rows(), agreement.permitted)
 
         return Client(agreement.name, ClientStore(self.folder), made, agreement.fresh, key, open_sums, self._note)
 

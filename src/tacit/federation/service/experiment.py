@@ -1,25 +1,27 @@
 """From the terms of a run, and the rows that one side has, to a checked and calibrated federation.
 
-The experiment in the terms is a server's text, and holds what `PERMITTED` lets a server say, no more.
-
-What a server may say to its members in an experiment: every key is named here, and members refuse any other.
-
-No key of `PERMITTED` opens a file, calls a network, starts a process or chooses a device; values are numbers, or names
-that Tacit's own registries know. A key that is new to experiments is refused until somebody has looked at it.
+The experiment in the terms is a server's text. A member takes from it numbers, words that a key lists, and the texts
+of `TEXTS`, no more. No key that it takes opens a file, calls a network, starts a process or chooses a device. What it
+names is Tacit's own, or code that the member's owner permitted by name. A key of any text that is new to experiments is
+refused until somebody has looked at it.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_origin
 
-from tacit import models
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 from tacit.core.contract import Method
 from tacit.data.dataset import LocalView
 from tacit.errors import TacitError
-from tacit.experiments.build import build_privacy, build_training, method_of, model_options
-from tacit.experiments.config import Config, full, parse
+from tacit.experiments.build import build_model, build_privacy, build_training, method_of
+from tacit.experiments.config import SECTIONS, Config, full, parse, schema_of
+from tacit.experiments.config_errors import tables_in
 from tacit.experiments.toml import dumps
 from tacit.federation.protocol.terms import (
     Participant,
@@ -32,37 +34,26 @@ from tacit.federation.protocol.terms import (
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.sampling.cohorts import LimitedParticipation
 
-PERMITTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "": (
-        "name", "rounds", "seed", "rate", "cohort", "times", "batch", "epochs", "steps",
-        "model", "method", "privacy", "levels", "evaluate", "run",
-    ),
-    "model": ("name", "hidden", "norm", "activation", "transform"),
-    "model.transform": ("function", "scale", "shift", "alpha", "beta"),
-    "method": (
-        "name", "lr", "momentum", "weight_decay", "decay", "strength", "personal_lr", "prior", "spread", "psi",
-        "psi_lr", "floor", "most", "distil", "distillation", "alpha", "beta", "adaptive", "rate", "inner",
-        "inner_steps", "hessian", "components", "keep", "first", "pace", "base", "loss", "covariance", "ridge",
-        "start", "xi", "solver", "finish", "intercept", "noisy", "server",
-    ),
-    "method.server": ("name", "lr", "momentum", "beta1", "beta2", "epsilon"),
-    "privacy": (
-        "plan", "clip", "ratio", "horizon", "project", "participations", "bound", "extra_bound", "seen", "least",
-        "bits", "budget", "threshold", "accountant", "allow_large_delta",
-    ),
-    "privacy.clip": ("start", "target", "speed", "thrift"),
-    "levels.*": ("epsilon", "delta", "noise"),
-    "evaluate": ("every", "deployment", "share"),
-    "run": ("dtype",),
-}  # fmt: skip
-"""By table. A level may have any name."""
+PERMITTED: Final = (
+    "name", "rounds", "seed", "rate", "cohort", "times", "batch", "epochs", "steps",
+    "model", "method", "privacy", "levels", "evaluate", "run",
+)  # fmt: skip
+"""Outside of tables. Of tables, every key whose values are numbers or words that the key itself lists."""
+TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("name",),
+    "model": ("name",),
+    "method": ("name", "base", "prior", "keep", "loss"),
+    "privacy": ("plan",),
+}
+"""By table, keys of any text that are permitted: each names what Tacit has, parameters of a model, or the run."""
 LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
-    "": ("data", "choices", "federation", "changes", "devices"),
+    "": ("purpose", "data", "choices", "federation", "changes", "devices", "performance"),
     "privacy": ("secure_sum", "noise"),
     "evaluate": ("sample", "heterogeneity"),
-    "run": ("checkpoint_every", "chunk", "threads", "engine", "device", "compile"),
+    "run": ("checkpoint_every",),
 }
 """By table, what concerns simulations or the server alone."""
+_NAMED: Final = (("model", "name"), ("method", "name"), ("method", "base"), ("privacy", "plan"))
 
 
 def for_members(content: Mapping[str, Any], table: str = "") -> dict[str, Any]:
@@ -71,25 +62,66 @@ def for_members(content: Mapping[str, Any], table: str = "") -> dict[str, Any]:
     return {key: for_members(value, key) if isinstance(value, Mapping) else value for key, value in kept.items()}
 
 
-def check_keys(content: Mapping[str, Any], table: str = "") -> None:
-    """Refuses an experiment with a key that a server may not set for its members."""
-    known = PERMITTED.get("levels.*" if table.startswith("levels.") else table, ())
+def foreign_names(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an experiment names that is not Tacit's own: import paths, and what installed packages add."""
+    tables = [(content.get(table), key, SECTIONS[table].registry.own) for table, key in _NAMED]
+    said = [(str(table[key]), own) for table, key, own in tables if isinstance(table, Mapping) and key in table]
+    return tuple(name for name, own in said if name not in own)
+
+
+def check_keys(content: Mapping[str, Any], permitted: Collection[str] | None = ()) -> None:
+    """Refuses an experiment with a key that a server may not set for its members, or that names code which is neither
+    Tacit's own nor `permitted`. Nothing is imported before that. `None`: the experiment is one's own.
+    """
+    for name in foreign_names(content):
+        if permitted is not None and name not in permitted:
+            raise TacitError(
+                f"the experiment names '{name[:60]}', which is not Tacit's own code: a member runs it only where its "
+                "owner permits it (tacit join --permit)"
+            )
+    _check_table(content, schema_of(content), "")
+
+
+def _check_table(content: Mapping[str, Any], table: type[BaseModel], place: str) -> None:
     for key, value in content.items():
-        where = f"{table}.{key}" if table else key
-        if table != "levels" and key not in known:
+        where, field = f"{place}.{key}" if place else key, table.model_fields.get(key)
+        if field is None or not may_say(place, key, field.annotation):
             raise TacitError(f"the experiment has '{where[:60]}', which a server may not set for its members")
-        if isinstance(value, Mapping):
-            check_keys(value, where)
+        for inner in tables_in(field.annotation):
+            if isinstance(value, Mapping) and key != "levels":
+                _check_table(value, inner, where)
+        for name, level in value.items() if key == "levels" and isinstance(value, Mapping) else ():
+            if isinstance(level, Mapping):
+                _check_table(level, next(tables_in(field.annotation)), f"levels.{name}")
+
+
+def may_say(table: str, key: str, annotation: Any) -> bool:
+    """Whether a server may set a key for its members: a number, a word of a list, or a text that was looked at."""
+    if key in LEFT_OUT.get(table, ()) or (not table and key not in PERMITTED):
+        return False
+    return key in TEXTS.get(table, ()) or _is_harmless(annotation)
+
+
+def _is_harmless(annotation: Any) -> bool:
+    """Whether values of this type are numbers, words that it lists, or tables, whose keys are looked at themselves."""
+    if annotation in (int, float, bool, NoneType) or get_origin(annotation) is Literal:
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return True
+    inner = [each for each in get_args(annotation) if not isinstance(each, FieldInfo)]
+    if get_origin(annotation) is dict:
+        inner = inner[1:]
+    return bool(inner) and all(map(_is_harmless, inner))
 
 
 @cache
-def experiment_of(text: str) -> Config:
-    """The experiment in the terms; refuses every key that a server may not set for its members."""
+def experiment_of(text: str, permitted: tuple[str, ...] | None = ()) -> Config:
+    """The experiment in the terms; refuses what `check_keys` does."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TacitError(f"the experiment in the terms is not TOML: {error}") from error
-    check_keys(content)
+    check_keys(content, permitted)
     return parse(content)
 
 
@@ -100,10 +132,12 @@ def text_of(config: Config) -> str:
             raise TacitError(f"'{key}' is for simulations: leave it out of a federation's experiment")
     if config.privacy.noise == "fast":
         raise TacitError("privacy.noise is 'fast', and a federation's noise is exact: leave it out")
-    if config.run.device != "cpu":
-        raise TacitError(f"run.device is '{config.run.device}', and members compute on their CPUs: leave it out")
-    if config.run.engine != "local":
-        raise TacitError(f"run.engine is '{config.run.engine}', and members compute by themselves: leave it out")
+    if config.performance.get("device") not in (None, "cpu"):
+        said = f"performance.device is '{config.performance.device}'"
+        raise TacitError(f"{said}, and members compute on their CPUs: leave it out")
+    if config.performance.get("engine") not in (None, "local"):
+        said = f"performance.engine is '{config.performance.engine}'"
+        raise TacitError(f"{said}, and members compute by themselves: leave it out")
     return dumps(for_members(full(config)))
 
 
@@ -124,23 +158,25 @@ def plan_name(config: Config) -> str:
 
 
 def server_side(terms: Terms) -> Assembled:
-    config = experiment_of(terms.experiment)
+    config = experiment_of(terms.experiment, None)
     return _assembled(config, terms, public_view(terms, build_training(config).dtype))
 
 
 @lru_cache(maxsize=4)  # of a session: the terms are the whole key, and nothing of a client's rows or files is in it
-def public_side(terms: Terms, name: str) -> Assembled:
+def public_side(terms: Terms, name: str, permitted: tuple[str, ...] | None = ()) -> Assembled:
     """A client's side of the federation without its rows: whether there is one follows from the terms alone.
 
     Checked and calibrated once by a process. Terms that are refused are refused again each time.
     """
-    config = experiment_of(terms.experiment)
+    config = experiment_of(terms.experiment, permitted)
     return _assembled(config, terms, public_view(terms, build_training(config).dtype, terms.place(name)))
 
 
-def client_side(made: Assembled, terms: Terms, name: str, rows: Rows) -> Assembled:
+def client_side(
+    made: Assembled, terms: Terms, name: str, rows: Rows, permitted: tuple[str, ...] | None = ()
+) -> Assembled:
     """The same with its rows."""
-    public = rows_are_public(experiment_of(terms.experiment))
+    public = rows_are_public(experiment_of(terms.experiment, permitted))
     return with_own_rows(made, terms.place(name), terms, rows, public)
 
 
@@ -152,8 +188,7 @@ def seat(config: Config, name: str, level: str, rows: int, key: str = "") -> Par
 def _assembled(config: Config, terms: Terms, view: LocalView) -> Assembled:
     method, privacy, training = parts(config)
     chosen = {seat.name: seat.level for seat in terms.roster}
-    model = models.build(config.model.name, terms.inputs, terms.classes, **model_options(config.model))
-    model = models.initialise(model, config.seed).to(training.dtype)
+    model = build_model(config, terms.inputs, terms.classes)
     sizes = terms.sizes(view, rows_are_public(config))
     return assemble(view, model, method, replace(privacy, choices=chosen), training, sizes)
 

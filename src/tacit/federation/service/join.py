@@ -80,14 +80,18 @@ def join(
     console: Console,
     ask: Callable[[list[str]], str],
     demands: Demands = Demands(),
+    permitted: tuple[str, ...] = (),
 ) -> Node:
-    """Registers with a one-time invitation; a client that has joined before is left as it is."""
+    """Registers with a one-time invitation; a client that has joined before is left as it is.
+
+    `permitted`: what is not Tacit's own code and may be imported, as the experiment names it.
+    """
     home = ClientFolder(folder)
     if (folder / "server.json").exists():
         return returning(folder)
     token, mark = read_invitation(invitation)
     ca = _authority(server, mark, folder)
-    offer = read_offer(_post(server, ca, "offer", {"invitation": token}))
+    offer = read_offer(_post(server, ca, "offer", {"invitation": token}), permitted)
     _menu(offer, folder, console)
     level = level or ask(list(offer.levels))
     if level not in offer.levels:

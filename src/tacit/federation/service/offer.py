@@ -23,10 +23,11 @@ class Offer:
     classes: int
     nodes: int
     label: str = "label"
+    permitted: tuple[str, ...] | None = ()  # code beside Tacit's own that its reader runs; None: it is one's own offer
 
     @cached_property
     def config(self) -> Config:
-        return experiment_of(self.experiment)
+        return experiment_of(self.experiment, self.permitted)
 
     @property
     def plan(self) -> str:
@@ -55,20 +56,21 @@ class Offer:
         names = [f"member {k}" for k in range(self.nodes)]
         roster = tuple(Participant(name, level, int(self.rows)) for name in names)
         terms = Terms("offer", self.experiment, self.inputs, self.classes, roster)
-        return public_side(terms, names[0]).engine.plan
+        return public_side(terms, names[0], self.permitted).engine.plan
 
     def content(self) -> dict[str, Any]:
         """For the server's file. What a member does not read there (levels, whether rows are told) is for the door."""
         levels = {name: asdict(level) for name, level in self.levels.items()}
-        return {**asdict(self), "levels": levels, "rows": self.rows}
+        said = {key: value for key, value in asdict(self).items() if key != "permitted"}
+        return {**said, "levels": levels, "rows": self.rows}
 
 
-def read_offer(content: Mapping[str, Any]) -> Offer:
+def read_offer(content: Mapping[str, Any], permitted: tuple[str, ...] = ()) -> Offer:
     """The offer of a server, or a `TacitError`."""
     try:
         inputs = tuple(_count(n) for n in content["inputs"])
         classes, nodes = _count(content["classes"]), _count(content["nodes"])
-        offer = Offer(str(content["experiment"]), inputs, classes, nodes, str(content["label"]))
+        offer = Offer(str(content["experiment"]), inputs, classes, nodes, str(content["label"]), permitted)
     except (KeyError, TypeError) as error:
         raise TacitError(f"the server's offer cannot be read ({error}): both sides need the same Tacit") from None
     if not inputs:

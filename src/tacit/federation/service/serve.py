@@ -13,8 +13,7 @@ from rich.table import Table
 
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy, load_data
-from tacit.experiments.config import Config
-from tacit.experiments.schema import FederationTable
+from tacit.experiments.config import Config, FederationTable
 from tacit.federation.flower.processes import LOOPBACK, Link
 from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
@@ -35,7 +34,7 @@ Say = Callable[[str], None]
 def serve(config: Config, folder: Path, host: str, port: int, link_port: int, console: Console) -> dict[str, Any]:
     """Waits for the members, runs the experiment, and tells how it goes; what came of it."""
     table = _table(config)
-    checked = experiment.experiment_of(experiment.text_of(config))
+    checked = experiment.experiment_of(experiment.text_of(config), None)
     link = Link(folder, link_port)
     with Site(link, host, port) as site:
         run_folder = ServerFolder(folder / "run")
@@ -55,7 +54,7 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
         raise TacitError(f"the data has {data.clients} clients, not {clients}: use --local {data.clients}")
     choices = build_privacy(config).choose(data, config.seed)
     plain = config.model_copy(update={"choices": {}})
-    offer = Offer(experiment.text_of(plain), data.input_shape, data.classes, clients)
+    offer = Offer(experiment.text_of(plain), data.input_shape, data.classes, clients, permitted=None)
     with Local(folder) as fed:
         seats = []
         for k, name in enumerate(data.ids):
@@ -166,7 +165,7 @@ def _offer(config: Config, table: FederationTable, folder: Path) -> None:
     """What somebody with an invitation is told before joining."""
     assert table.inputs is not None
     assert table.classes is not None
-    offer = Offer(experiment.text_of(config), tuple(table.inputs), table.classes, table.nodes, table.label)
+    offer = Offer(experiment.text_of(config), tuple(table.inputs), table.classes, table.nodes, table.label, None)
     (folder / "offer.json").write_text(json.dumps(offer.content(), indent=2))
 
 

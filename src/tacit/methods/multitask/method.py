@@ -6,7 +6,7 @@ What the options of multitask learning must satisfy.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -95,7 +95,7 @@ class Multitask(Method):
     momentum: float = 0.0  # of the server, with gradients
     finish: bool = False
     intercept: float = 1.0  # the constant feature; a small one spends little of a clipped message on the intercept
-    sizes: tuple[int, ...] = ()  # rows of each device: known when a run is put together
+    sizes: tuple[int, ...] = field(default=(), metadata={"option": False})  # rows of each device, known in a run
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -39,11 +39,11 @@ class _Registry(UserDict[str, type[Mechanism]]):
     """By name. What other packages have installed is looked for when it is first read, and never on import."""
 
     def __init__(self, *kinds: type[Mechanism]) -> None:
-        self._kinds = kinds
+        self.own = {kind.name: kind for kind in kinds}
 
     @cached_property
     def data(self) -> dict[str, type[Mechanism]]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return {kind.name: kind for kind in (*_installed(), *self._kinds)}  # nobody replaces Tacit's own
+        return {kind.name: kind for kind in (*_installed(), *self.own.values())}  # nobody replaces Tacit's own
 
 
 MECHANISMS: Final = _Registry(Open, Central, Grouped, Local, Record, Stepwise, Distributed)
