@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset
@@ -36,6 +37,7 @@ class World:
     run_id: str = "run-1"
     fresh: bool = False
     keys: dict[str, str] = field(default_factory=dict)  # public keys, where sums are masked
+    model: nn.Module | None = None  # instead of the method's
 
     @property
     def training(self) -> Training:
@@ -43,7 +45,9 @@ class World:
         return Training(rounds=self.rounds, sampler=draw, batch=4, steps=steps, seed=3, dtype=self.dtype)
 
     def simulated(self) -> Run:
-        engine, shapes = assemble(self.federation, model_for(self.method), self.method, self.privacy, self.training)
+        engine, shapes = assemble(
+            self.federation, self.model or model_for(self.method), self.method, self.privacy, self.training
+        )
         engine = replace(engine, identity="")  # noise by the seed alone: no party of a federation has all the data
         return Run(engine, shapes, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
 
@@ -66,7 +70,7 @@ class World:
         choices = {seat.name: seat.level for seat in terms.roster}
         privacy = replace(self.privacy, choices=choices)
         sizes = terms.sizes if self.public else None
-        return assemble(federation, model_for(self.method), self.method, privacy, self.training, sizes)
+        return assemble(federation, self.model or model_for(self.method), self.method, privacy, self.training, sizes)
 
     def rows(self, place: int) -> Rows:
         data, own, test = self.federation, self.federation.rows(place), self.federation.test_rows(place)

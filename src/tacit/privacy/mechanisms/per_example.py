@@ -7,7 +7,7 @@ their gradients made one by one, as before.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -19,56 +19,87 @@ from torch.utils import _pytree as pytree
 
 from tacit.core import tree
 from tacit.core.contract import Losses, Tree
+from tacit.core.dropout import Key, drawing
 from tacit.privacy.mechanisms.clipping import clip, shrinking
 from tacit.privacy.mechanisms.lattice import place
 
 _AT_ONCE: Final = 1 << 22  # numbers in the gradients of the examples that are made together
 
 
-def plain(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float) -> Tree:
+def plain(
+    losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float, key: Key | None = None
+) -> Tree:
     """Each example's gradient, clipped to `bound` over all leaves together, zero where it is not real; their sum."""
+    alone = _alone(losses, key)
 
-    def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tree:
-        clipped, _ = clip(grad(lambda p: losses(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params), bound)
+    def one(xi: Tensor, yi: Tensor, real: Tensor, words: Tensor) -> Tree:
+        clipped, _ = clip(grad(alone)(params, xi, yi, words), bound)
         return tree.each(lambda leaf: torch.where(real, leaf, 0.0), clipped)
 
-    return tree.each(lambda leaf: leaf.sum(0), vmap(one)(x, y, mask))
+    return tree.each(lambda leaf: leaf.sum(0), vmap(one)(x, y, mask, _words(key, mask)))
+
+
+def _words(key: Key | None, mask: Tensor) -> Tensor:
+    """Of each example; without a key, anything that has a row for each."""
+    return mask if key is None else key.words
+
+
+def _alone(losses: Losses, key: Key | None) -> Callable[[Tree, Tensor, Tensor, Tensor], Tensor]:
+    """The loss of one example; what dropout leaves of it depends on its own words."""
+
+    def loss(params: Tree, xi: Tensor, yi: Tensor, words: Tensor) -> Tensor:
+        with drawing(key and key._replace(words=words.unsqueeze(0))):
+            return losses(params, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0)
+
+    return loss
 
 
 def integer_sum(
-    losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float, multiplier: Tensor
+    losses: Losses,
+    params: Tree,
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    bound: float,
+    multiplier: Tensor,
+    key: Key | None = None,
 ) -> Tensor:
     """As `plain`, as one vector of integers: each clipped gradient is put on the lattice of `multiplier` by itself.
 
     Every example's is made, a few at a time. One example more or less moves the sum by at most the lattice's limit.
     """
 
-    def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tensor:
-        clipped, _ = clip(grad(lambda p: losses(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params), bound)
+    alone = _alone(losses, key)
+
+    def one(xi: Tensor, yi: Tensor, real: Tensor, words: Tensor) -> Tensor:
+        clipped, _ = clip(grad(alone)(params, xi, yi, words), bound)
         return torch.where(real, place(tree.flatten(clipped), bound, multiplier), 0)
 
     several = max(1, _AT_ONCE // max(1, tree.size(params)))
-    parts = zip(*(rows.split(several) for rows in (x, y, mask)), strict=True)
+    parts = zip(*(rows.split(several) for rows in (x, y, mask, _words(key, mask))), strict=True)
     return torch.stack([vmap(one)(*part).sum(0) for part in parts]).sum(0)
 
 
-def ghost(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float) -> Tree:
+def ghost(
+    losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float, key: Key | None = None
+) -> Tree:
     """As `plain`, up to the rounding of floats."""
     layers = linear_layers(losses, params, x[:1], y[:1])
     if not layers:
-        return plain(losses, params, x, y, mask, bound)
+        return plain(losses, params, x, y, mask, bound, key)
+    alone = _alone(losses, key)
     stored = tree.drop(params, [name for layer in layers for name in layer.names])
     taps = {layer.weight: params[layer.weight].new_zeros(layer.width) for layer in layers}
 
-    def one(xi: Tensor, yi: Tensor) -> tuple[tuple[Tree, Tree], Tree]:
+    def one(xi: Tensor, yi: Tensor, words: Tensor) -> tuple[tuple[Tree, Tree], Tree]:
         def loss(own: Tree, added: Tree) -> tuple[Tensor, Tree]:
             with _Tapped(params, added) as tapped:
-                value = losses(params | own, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0)
+                value = alone(params | own, xi, yi, words)
             return value, tapped.inputs
 
         return grad(loss, argnums=(0, 1), has_aux=True)(stored, taps)
 
-    (own, outer), inner = vmap(one)(x, y)
+    (own, outer), inner = vmap(one)(x, y, _words(key, mask))
     squares = [_square(leaf) for leaf in own.values()]
     sizes = torch.stack([layer.size(_square(inner[layer.weight])) for layer in layers])
     squares += [_square(outer[layer.weight]) * size for layer, size in zip(layers, sizes, strict=True)]
