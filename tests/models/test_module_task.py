@@ -109,7 +109,7 @@ class Whole(nn.Module):
             r"Sequential fails in layer '0' on inputs of shape .*: fit the model to the inputs",
         ),
         (Noisy(), "draws random numbers"),
-        (Branching(), r"control flow depends on values: use torch.where$"),
+        (Branching(), "control flow depends on values: use torch.where"),
         (Whole(), "parameter 'steps' is torch.int64"),
         (nn.Flatten(), "no trainable parameters"),
         (MLP(4, 3).double(), "torch.float64 and inputs are torch.float32"),

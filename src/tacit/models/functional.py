@@ -220,7 +220,10 @@ def _parameters(module: nn.Module, federation: FederatedDataset) -> None:
 
 
 _REMEDIES: Final = (  # of torch's messages, what to do
-    (r"data-dependent control flow|\.item\(\)|value decides", "its control flow depends on values: use torch.where"),
+    (
+        r"data-dependent control flow|\.item\(\)|value decides",
+        "its control flow depends on values: use torch.where; give Hugging Face's attention_mask four dimensions",
+    ),
     (r"dynamic shape|nonzero|masked_select", "its shapes depend on values: use masks and torch.where"),
     (r"random(ness)? (operation|error)", "it draws random numbers: torch's dropout is the only randomness that runs"),
     (r"Batching rule not implemented for (?P<name>[\w:]+)", "{name} runs for one client only: use other operations"),
@@ -238,6 +241,8 @@ def _run(forward: Callable[[], Tensor], module: nn.Module, x: Tensor, otherwise:
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             kind, shape, reason = type(module).__name__, tuple(x.shape), str(error).strip().split("\n")[0]
             where = f" in layer '{layers[-1]}'" if layers and layers[-1] else ""
+            if isinstance(error, TacitError):
+                raise TacitError(f"{kind} fails{where}: {error}") from error
             remedy = _remedy(str(error)) or otherwise or "fit the model to the inputs"
             raise TacitError(f"{kind} fails{where} on inputs of shape {shape} ({reason}): {remedy}") from error
 
