@@ -25,6 +25,7 @@ TRUSTED: Final = {
     "privacy/mechanisms/level_weights.py": "levels merged after their noise (post-processing)",
     "privacy/mechanisms/gradient.py": "private gradients: clip, sum, noise",
     "privacy/mechanisms/per_example.py": "sums of clipped gradients by ghost norms",
+    "core/dropout.py": "what is dropped of a row depends on no data and on no other row",
     "privacy/mechanisms/stepwise.py": "clip and noise in every local step",
     "privacy/mechanisms/noise.py": "sources of noise, one key for each purpose",
     "privacy/mechanisms/lattice.py": "clipped vectors as integers of bounded norm",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
 from tacit.core.contract import Tree
 from tacit.core.dropout import Key, drawing
@@ -218,4 +219,4 @@ def test_recurrent_networks_and_attention_are_torchs() -> None:
 
 
 def _leaves(of: object) -> list[Tensor]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(of) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in pytree.tree_leaves(of) if isinstance(leaf, Tensor)]

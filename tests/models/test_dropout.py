@@ -43,7 +43,9 @@ def net() -> nn.Module:
     return Layered()
 
 
-def run(plan: str = "central", *, compile: str = "off", chunk: int | None = None, dtype: torch.dtype = torch.float64):
+def run(
+    plan: str = "central", *, compile: str = "off", chunk: int | None = None, dtype: torch.dtype = torch.float64
+) -> Run:
     training = Training(2, Poisson(0.9), 4, seed=3, chunk=chunk, compile=compile, dtype=dtype)  # pyright: ignore[reportArgumentType]
     engine, shapes = assemble(ragged(6), net(), FedAvg(), PLANS[plan], training)
     return Run(engine, shapes, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))

@@ -28,7 +28,7 @@ class Layers(TorchFunctionMode):
     """While active, torch's functions of this module's table are done by it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _OURS.get(func, func)(*args, **(kwargs or {}))
+        return (_OURS.get(func) or func)(*args, **(kwargs or {}))
 
 
 def _keep(x: Tensor, p: float, training: bool, dims: int | None = None) -> Tensor | None:
