@@ -27,6 +27,7 @@ TRUSTED: Final = {
     "privacy/mechanisms/record.py": "record: private gradients; what is charged",
     "privacy/mechanisms/level_weights.py": "levels merged after their noise (post-processing)",
     "privacy/mechanisms/gradient.py": "sums of clipped gradients, by ghost norms; calls that are counted",
+    "core/dropout.py": "what is dropped of a row depends on no data and on no other row",
     "privacy/mechanisms/stepwise.py": "stepwise: clip and noise in every local step; what is charged",
     "privacy/mechanisms/noise.py": "sources of noise, one key for each purpose; rounding and Skellam noise",
     "privacy/mechanisms/lattice.py": "clipped vectors as integers of bounded norm",

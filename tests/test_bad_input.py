@@ -254,11 +254,10 @@ def test_labels_beyond_the_classes_are_refused() -> None:
     [
         (nn.Linear(5, 3), "shape"),
         (nn.Linear(6, 4), "expected"),
-        (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), "dropout"),
         (nn.Sequential(nn.Flatten()), "no trainable"),
         (nn.Sequential(nn.Linear(6, 3), nn.Flatten(0)), "shape"),
     ],
-    ids=["inputs", "outputs", "dropout", "no parameters", "not by row"],
+    ids=["inputs", "outputs", "no parameters", "not by row"],
 )
 def test_a_model_that_does_not_fit_is_refused(model: nn.Module, says: str) -> None:
     with pytest.raises(TacitError, match=says) as caught:

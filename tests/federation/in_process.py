@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset, LocalView
@@ -37,6 +38,7 @@ class World:
     run_id: str = "run-1"
     fresh: bool = False
     keys: dict[str, str] = field(default_factory=dict)  # public keys, where sums are masked
+    model: nn.Module | None = None  # instead of the method's
 
     @property
     def training(self) -> Training:
@@ -44,7 +46,9 @@ class World:
         return Training(rounds=self.rounds, sampler=draw, batch=4, steps=steps, seed=3, dtype=self.dtype)
 
     def simulated(self) -> Run:
-        engine, shapes = assemble(self.federation, model_for(self.method), self.method, self.privacy, self.training)
+        engine, shapes = assemble(
+            self.federation, self.model or model_for(self.method), self.method, self.privacy, self.training
+        )
         engine = replace(engine, identity="")  # noise by the seed alone: no party of a federation has all the data
         return Run(engine, shapes, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
 
@@ -67,7 +71,7 @@ class World:
         choices = {seat.name: seat.level for seat in terms.roster}
         privacy = replace(self.privacy, choices=choices)
         sizes = terms.sizes(view, self.public)
-        return assemble(view, model_for(self.method), self.method, privacy, self.training, sizes)
+        return assemble(view, self.model or model_for(self.method), self.method, privacy, self.training, sizes)
 
     def rows(self, place: int) -> Rows:
         data, own, test = self.federation, self.federation.rows(place), self.federation.test_rows(place)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
@@ -61,6 +62,17 @@ def test_a_federation_is_its_simulation(tmp_path: Path, method: Method, plan: st
             kept = wire.clients[name].store.state(world.run_id, world.rounds, first)
             assert largest_difference(kept, first) < 1e-9
     assert rows(server.ledger) == rows(expected.ledger)
+
+
+@pytest.mark.parametrize("plan", ["open", "record"])
+def test_members_drop_what_the_simulation_drops(tmp_path: Path, plan: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    world = World(FedAvg(), PLANS[plan], ragged(3), model=model)
+    expected = world.simulated()
+    expected.go()
+    server = world.conductor(tmp_path, Wire(world.clients(tmp_path)))
+    assert server.go() is None
+    assert largest_difference(server.progress.server.view.model, expected.progress.server.view.model) < 1e-9
 
 
 def alike(server: Ledger, client: Client) -> bool:

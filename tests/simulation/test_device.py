@@ -92,7 +92,7 @@ def test_changes_of_level_and_losses_of_clients_do_too() -> None:
 
 
 def test_a_sum_by_secure_aggregation_does_too() -> None:
-    secure = Privacy(replace(DISTRIBUTED.plan, secure_sum=True), (PRIVATE,))  # type: ignore[type-var]
+    secure = Privacy(replace(DISTRIBUTED.plan, secure_sum=True), (PRIVATE,))
     assert_same_there(assembled(FedAvg(), secure, ragged(4), rounds=1, rate=0.9, chunk=3))
 
 
@@ -124,7 +124,7 @@ def test_a_file_asks_for_it_and_a_run_goes_on_elsewhere(tmp_path: Path, monkeypa
     models = (result.run.progress.server.view.model for result in (expected, found))
     assert largest_difference(*models) == 0
     rows = expected.run.engine.federation.x[:3]
-    assert np.array_equal(expected.predict("0", rows), found.predict("0", rows))
+    assert np.array_equal(expected.predict(rows, "0"), found.predict(rows, "0"))
 
 
 @pytest.mark.parametrize(

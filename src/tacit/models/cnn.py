@@ -53,8 +53,8 @@ class TwoConvCNN(nn.Module):
     """conv 3x3x32, conv 3x3x64, pool, two linear layers: 1,206,590 parameters at 28x28 with 62 classes. Sides from 6.
 
     `hidden`: channels of both convolutions and width of the first linear layer, where others are wanted.
-    The published model has dropout after the pool and before the head. It is left out: dropout draws from a global
-    generator, so that a client's result would depend on which other clients run beside it.
+    The published model has dropout after the pool and before the head. It is left out, and the results
+    of this project are without it.
     """
 
     def __init__(

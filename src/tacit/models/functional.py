@@ -1,21 +1,24 @@
 """Any module as a task: pure functions of the parameters, under `vmap` over clients and under `grad`."""
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import log_softmax
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tacit.core.contract import Task, Tree
+from tacit.core.dropout import Draws, Key, drawing, draws
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.batch_norm import Moments, has_batch_statistics, localised, moments, using
+from tacit.models.layers import Layers
 
 __all__ = ["ModuleTask", "check", "has_batch_statistics", "params", "per_example_cross_entropy", "per_example_loss"]
 
@@ -51,11 +54,15 @@ class ModuleTask:
     batch in training. For prediction they are values: `statistics` measures them on a client's own rows, and with
     them a prediction for one row does not depend on the other rows of its batch. `kernels` is entered around every
     call of the module: a mode that does some of torch's functions faster, and the same numbers up to rounding.
+
+    `drops`: whether the module has dropout, as `check` finds out. It then drops within `drawing` (in gradients, that
+    is) and nowhere else. What is dropped of a row depends on the row's key, never on the other rows of its batch.
     """
 
     module: nn.Module
     loss: Loss = per_example_loss
     kernels: Callable[[], AbstractContextManager[object]] = nullcontext
+    drops: bool = False
     norms: tuple[str, ...] = field(init=False)  # names of the batch normalisation layers
 
     def __post_init__(self) -> None:
@@ -64,9 +71,15 @@ class ModuleTask:
 
     def on(self, device: torch.device) -> "ModuleTask":
         """The same, with what is not among the parameters it is given (buffers, frozen ones) on a device."""
-        moved = ModuleTask(self.module, self.loss, self.kernels)
+        moved = replace(self)
         moved.module.to(device)
         return moved
+
+    @property
+    def tokens(self) -> int:
+        """Integers from 0 that all its embeddings know, where inputs have to be made up; 0 if it takes any numbers."""
+        tables = (layer for layer in self.module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
+        return min((table.num_embeddings for table in tables), default=0)
 
     def apply(self, params: Params, x: Tensor) -> Tensor:
         """Outputs for a batch. `params` may hold the leaves of `statistics`; they are then used, for every layer."""
@@ -78,7 +91,17 @@ class ModuleTask:
             return self._call(weights, x)
 
     def _call(self, params: Params, x: Tensor) -> Tensor:
-        with self.kernels():
+        now = draws() if self.drops else None
+        if now is None or now.rows == 1 or self.norms:
+            return self._run(params, x, now)
+
+        def one(row: Tensor, words: Tensor) -> Tensor:
+            return self._run(params, row.unsqueeze(0), now.of_row(words)).squeeze(0)
+
+        return vmap(one)(x, now.key.words)  # by itself, wherever a layer has the batch: as fast as all rows in one
+
+    def _run(self, params: Params, x: Tensor, now: Draws | None) -> Tensor:
+        with drawing(now), Layers(), self.kernels():
             return functional_call(self.module, dict(params), (x,))
 
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
@@ -150,13 +173,13 @@ class _Measured:
         return self.task.loss(self.apply(params, x), y)
 
 
-def check(module: nn.Module, federation: FederatedDataset, loss: Loss = per_example_loss) -> None:
-    """Raises a `TacitError` where the module cannot be trained on the federation; runs it on two rows, no more."""
+def check(module: nn.Module, federation: FederatedDataset, loss: Loss = per_example_loss) -> ModuleTask:
+    """The module as a task. Raises a `TacitError` where it cannot be trained; runs it on two rows, no more."""
     _layers(module)
     _parameters(module, federation)
     x, y = federation.take(torch.tensor([0, len(federation.x) - 1]))
     task = ModuleTask(module, loss)
-    outputs = _run(lambda: task.apply({}, x), module, x)
+    outputs = _run(lambda: task.apply({}, x), task.module, x)
     expected = (2, federation.classes)
     if tuple(outputs.shape) != expected:
         raise TacitError(
@@ -165,15 +188,20 @@ def check(module: nn.Module, federation: FederatedDataset, loss: Loss = per_exam
     if tuple((got := task.loss(outputs, y)).shape) != (2,):
         raise TacitError(f"the loss of two rows has shape {tuple(got.shape)}, expected (2,): use reduction='none'")
     _pure(task, outputs, x)
-    _vectorised(task, x)
+    task = replace(task, drops=_drops(task, x))
+    _vectorised(task, x, y)
+    return task
 
 
 def _layers(module: nn.Module) -> None:
     for name, layer in module.named_modules():
-        if isinstance(layer, _DropoutNd) and layer.p > 0:
-            raise TacitError(f"layer '{name}' is dropout, which draws from a global generator: set p=0 or remove it")
         if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
             raise TacitError(f"layer '{name}' keeps running statistics: set track_running_stats=False")
+        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and getattr(layer, option):
+                raise TacitError(
+                    f"embedding '{name}' has {option}, which is no function of its weights: leave {option} out"
+                )
 
 
 def _parameters(module: nn.Module, federation: FederatedDataset) -> None:
@@ -191,28 +219,86 @@ def _parameters(module: nn.Module, federation: FederatedDataset) -> None:
             )
 
 
-def _run(forward: Callable[[], Tensor], module: nn.Module, x: Tensor) -> Tensor:
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+_REMEDIES: Final = (  # of torch's messages, what to do
+    (
+        r"data-dependent control flow|\.item\(\)|value decides",
+        "its control flow depends on values: use torch.where; give Hugging Face's attention_mask four dimensions",
+    ),
+    (r"dynamic shape|nonzero|masked_select", "its shapes depend on values: use masks and torch.where"),
+    (r"random(ness)? (operation|error)", "it draws random numbers: torch's dropout is the only randomness that runs"),
+    (r"Batching rule not implemented for (?P<name>[\w:]+)", "{name} runs for one client only: use other operations"),
+    (r"is not possible because there exists a Tensor", "it writes into a tensor: make a new one, as torch.cat does"),
+    (r"argument #1 'indices'|tensors used as indices", "indices must be integers: call x.long() in forward"),
+    (r"index out of range|out of bounds", "an index is beyond the table: raise num_embeddings"),
+)
+
+
+def _run(forward: Callable[[], Tensor], module: nn.Module, x: Tensor, otherwise: str = "") -> Tensor:
+    """`otherwise`: what to do about an error that is not in the table."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _entered(module) as layers:
+        try:
             return forward()
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        kind, shape = type(module).__name__, tuple(x.shape)
-        raise TacitError(f"{kind} fails on inputs of shape {shape} ({reason}): fit the model to the inputs") from error
+        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+            kind, shape, reason = type(module).__name__, tuple(x.shape), str(error).strip().split("\n")[0]
+            where = f" in layer '{layers[-1]}'" if layers and layers[-1] else ""
+            if isinstance(error, TacitError):
+                raise TacitError(f"{kind} fails{where}: {error}") from error
+            remedy = _remedy(str(error)) or otherwise or "fit the model to the inputs"
+            raise TacitError(f"{kind} fails{where} on inputs of shape {shape} ({reason}): {remedy}") from error
+
+
+def _remedy(message: str) -> str | None:
+    matches = ((re.search(pattern, message), remedy) for pattern, remedy in _REMEDIES)
+    return next((remedy.format(**match.groupdict()) for match, remedy in matches if match), None)
+
+
+@contextmanager
+def _entered(module: nn.Module) -> Iterator[list[str]]:
+    """The names of the layers that have been entered and not left."""
+    names: list[str] = []
+
+    def leave(*_: object) -> None:
+        names.pop()
+
+    layers = list(module.named_modules())
+    hooks = [layer.register_forward_pre_hook(lambda *_, name=name: names.append(name)) for name, layer in layers]
+    hooks += [layer.register_forward_hook(leave) for _, layer in layers]
+    try:
+        yield names
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _pure(task: ModuleTask, outputs: Tensor, x: Tensor) -> None:
     again = _run(lambda: task.apply({}, x), task.module, x)
     if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
         raise TacitError(
-            f"{type(task.module).__name__} gives other outputs for the same rows: remove what is random in it"
+            f"{type(task.module).__name__} gives other outputs for the same rows: remove what is random in it "
+            "(torch's dropout may stay)"
         )
 
 
-def _vectorised(task: ModuleTask, x: Tensor) -> None:
-    """Two clients at once, as the engine runs them."""
+def _drops(task: ModuleTask, x: Tensor) -> bool:
+    now = Draws(Key(torch.zeros(1, 3, dtype=torch.int64)))
+    _run(lambda: task._run({}, x[:1], now), task.module, x)
+    return bool(now.calls)
+
+
+def _vectorised(task: ModuleTask, x: Tensor, y: Tensor) -> None:
+    """Two clients at once, as the engine trains them."""
     clients = {name: torch.stack([leaf, leaf]) for name, leaf in params(task.module).items()}
-    try:
-        _run(lambda: vmap(task.apply)(clients, torch.stack([x, x])), task.module, x)
-    except TacitError as error:
-        raise TacitError(f"{error} (while running two clients in one call: avoid control flow on values)") from error
+    key = Key(torch.zeros(2, 3, dtype=torch.int64))
+
+    def gradient(params: Params, x: Tensor) -> Tensor:
+        with drawing(key):
+            slopes = grad(lambda leaves: task.losses(leaves, x, y).sum())(dict(params))
+        return torch.cat([leaf.flatten() for leaf in slopes.values()])
+
+    several = torch.stack([x, x])
+    _run(
+        lambda: vmap(gradient)(clients, several),
+        task.module,
+        x,
+        "it runs for one client and not for several in one call",
+    )

@@ -205,9 +205,8 @@ def assemble(
     if not (federation.x.dtype == torch.uint8 and training.dtype == torch.float32):  # bytes are scaled by the batch
         federation = federation.astype(training.dtype)
     model = copy.deepcopy(model).to(training.dtype)
-    check(model, federation)
+    task, start = check(model, federation), params(model)
     training.sampler.most(federation.clients, training.rounds)  # refuses more rounds than it can keep its word for
-    task, start = ModuleTask(model), params(model)
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start, len(privacy.levels) - 1)
     if shapes.upload:

@@ -25,8 +25,10 @@ from torch.func import vmap
 
 from tacit.core import rng, tree
 from tacit.core.contract import Batch, Gradient, Losses, Method, Reply, Shared, Site, Task, Tree
+from tacit.core.dropout import Key
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
+from tacit.models.functional import ModuleTask
 from tacit.privacy.accounting.sampling import Counts
 from tacit.privacy.mechanisms.clipping import clip
 from tacit.privacy.mechanisms.gradient import Counted, Exact
@@ -138,10 +140,17 @@ Channel = Literal["private_grad", "guard"]
 
 
 def interferes(
-    method: Method, task: Task, federation: FederatedDataset, start: Tree, door: Channel = "private_grad"
+    method: Method, task: ModuleTask, federation: FederatedDataset, start: Tree, door: Channel = "private_grad"
 ) -> bool:
     """True if data reach the upload by another way than the door, so that the plan's guarantee would not hold."""
-    first, *others = (_uploads(method, task, federation, start, which, door) for which in range(len(_DATA)))
+    try:
+        first, *others = (_uploads(method, task, federation, start, which, door) for which in range(len(_DATA)))
+    except (RuntimeError, IndexError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise TacitError(
+            f"{type(task.module).__name__} fails in a trial on rows that are made up ({reason}): let it take any "
+            "numbers, or look integers up in nn.Embedding alone"
+        ) from error
     if not all(bool(leaf.isfinite().all()) for upload in first for leaf in upload.values()):
         raise TacitError(
             f"{type(method).__name__} diverged in a trial on random rows, so that nobody can tell what its uploads "
@@ -151,12 +160,12 @@ def interferes(
 
 
 def _uploads(
-    method: Method, task: Task, federation: FederatedDataset, start: Tree, which: int, door: Channel
+    method: Method, task: ModuleTask, federation: FederatedDataset, start: Tree, which: int, door: Channel
 ) -> list[Tree]:
     server = method.init(start)
     state = method.join(server.view, start)
-    batch = _random_rows(federation, start, which)
-    public = _random_rows(federation, start, 0) if door == "private_grad" else batch
+    batch = _random_rows(federation, start, which, task.tokens)
+    public = _random_rows(federation, start, 0, task.tokens) if door == "private_grad" else batch
     guard = _same_step() if door == "guard" else lambda start, before, now: now
     uploads = []
     for round in range(2):
@@ -165,10 +174,10 @@ def _uploads(
             steps=_STEPS,
             live=torch.ones(_STEPS, dtype=torch.bool),
             batch=batch,
-            grad=Exact(task, batch),
+            grad=Exact(task, batch, _key),
             round=torch.tensor(round),
             rows=lambda _: (torch.arange(_ROWS) + which) % federation.sizes.max(),
-            private_grad=_clipped(Exact(task, public)),
+            private_grad=_clipped(Exact(task, public, _key)),
             guard=guard,
         )
         reply = method.client(server.view, state, site)
@@ -177,6 +186,11 @@ def _uploads(
         if method.idles:
             state = method.idle(state, site._replace(private_grad=site.grad))
     return uploads
+
+
+def _key(step: int) -> Key:
+    """Of dropout: the same masks whatever the data, as in a run."""
+    return Key(torch.arange(_ROWS).unsqueeze(-1), step=step)
 
 
 def _clipped(exact: Exact) -> Callable[..., Tree]:
@@ -192,10 +206,14 @@ def _received(method: Method, upload: Shared, federation: FederatedDataset) -> S
     return Shared(*(tree.each(lambda leaf: alone.view(-1, *[1] * leaf.dim()) * leaf, part) for part in upload))
 
 
-def _random_rows(federation: FederatedDataset, start: Tree, which: int) -> Callable[[int], Batch]:
+def _random_rows(federation: FederatedDataset, start: Tree, which: int, tokens: int) -> Callable[[int], Batch]:
+    """`tokens`: how many there are, where rows are indices."""
     dtype, (scale, real) = next(iter(start.values())).dtype, _DATA[which]
     draw = rng.generator(which, "interference rows")
-    x = torch.from_numpy(draw.normal(scale=scale, size=(_STEPS, _ROWS, *federation.input_shape))).to(dtype)
+    shape = (_STEPS, _ROWS, *federation.input_shape)
+    x = torch.from_numpy(draw.integers(tokens, size=shape) if tokens else draw.normal(scale=scale, size=shape)).to(
+        dtype
+    )
     y = torch.from_numpy(draw.integers(federation.classes, size=(_STEPS, _ROWS)))
     return lambda step: Batch(x[step], y[step], torch.arange(_ROWS) < real)
 

@@ -11,6 +11,7 @@ from torch.func import vmap
 
 from tacit.core import rng, tree
 from tacit.core.contract import Batch, Method, Shared, Site, Tree
+from tacit.core.dropout import Key
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
@@ -95,13 +96,18 @@ class ClientProgram:
         def own_rows(step: int) -> Tensor:
             return given.rows[step] - self._first_rows[given.client]
 
-        exact = Exact(task, batch)
+        def key(step: int) -> Key | None:
+            now = torch.as_tensor(round, device=given.rows.device)
+            words = torch.broadcast_tensors(now, given.client, own_rows(step)) if task.drops else ()
+            return Key(torch.stack(words, -1), self.seed, step % given.live.shape[0]) if words else None
+
+        exact = Exact(task, batch, key)
         record = self.plan.record
         private = Counted(
             exact
             if record is None
             else Private(
-                task, batch, record.bound, given.z, given.expected, self.noise(given.gradient_key), record.exact
+                task, batch, record.bound, given.z, given.expected, self.noise(given.gradient_key), record.exact, key
             )
         )
         site = Site(

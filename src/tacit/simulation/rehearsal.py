@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
@@ -25,7 +25,6 @@ from tacit.compile.trace import taped
 from tacit.core import tree
 from tacit.core.contract import Shared, Tree
 from tacit.data.dataset import as_input
-from tacit.models.functional import ModuleTask
 from tacit.privacy.mechanisms.clipped_upload_sum import Product, stored, takes_product
 from tacit.simulation import device
 from tacit.simulation.chunks import Inputs, Shape
@@ -137,7 +136,8 @@ class Rehearsal:
     def wild(self, number: int) -> Trial | None:
         """Every second client's rows are not finite, huge or next to nothing; each of these is met."""
         spoiled = self._who[1::2] if len(self._who) > 1 else self._who
-        if not self.x.is_floating_point() or number * len(spoiled) >= len(self._spoils):
+        numbers = self.x.is_floating_point() and not self._engine.task.tokens
+        if not numbers or number * len(spoiled) >= len(self._spoils):
             return None
         draw = torch.Generator().manual_seed(_SEED + 100 + number)
         self._write_rows(draw)
@@ -182,7 +182,7 @@ class Rehearsal:
         if like.dtype == torch.uint8:
             ink = torch.rand(like.shape, generator=draw) < _INK * scale
             return torch.randint(256, like.shape, generator=draw) * ink
-        if tokens := _tokens(self._engine.task.module):
+        if tokens := self._engine.task.tokens:
             return torch.randint(tokens, like.shape, generator=draw)
         return torch.randn(like.shape, generator=draw) * (scale * _LENGTH / max(1, like[0].numel()) ** 0.5)
 
@@ -224,7 +224,7 @@ def _fitting(engine: "CohortProgram", shape: Shape) -> np.ndarray:
 
 
 def _in_double(engine: "CohortProgram") -> "CohortProgram":
-    task = ModuleTask(engine.task.module, engine.task.loss, engine.task.kernels)
+    task = replace(engine.task)
     task.module.double()
     return replace(engine, task=task, start=tree.each(lambda leaf: leaf.double(), engine.start), programs={})
 
@@ -255,8 +255,3 @@ def _blank(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     if size < _LARGE or not like.is_contiguous():
         return torch.zeros_like(like, dtype=dtype)
     return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype).reshape(like.shape)
-
-
-def _tokens(module: nn.Module) -> int:
-    """How many different tokens a module knows; none if it takes numbers."""
-    return min((layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding)), default=0)

@@ -21,7 +21,7 @@ from tacit.privacy.level_periods import LevelPeriod, accounts
 from tacit.privacy.levels import Level, LevelOptions, by_client
 from tacit.privacy.mechanisms import Grouped
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.membership import LevelHistory, read_changes
+from tacit.privacy.membership import Change, LevelHistory, read_changes
 from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.sampling.cohorts import FixedSize, Poisson, Shuffled
 
@@ -211,7 +211,7 @@ def test_the_promise_to_a_client_with_its_own_account_is_that_of_its_last_privat
 def test_changes_come_from_a_table(tmp_path: Path) -> None:
     file = tmp_path / "changes.csv"
     file.write_text("round,client,level\n3,a,open\n12,b,strict\n")
-    assert [tuple(change) for change in read_changes(file)] == [(3, "a", "open"), (12, "b", "strict")]
+    assert list(read_changes(file)) == [Change(3, "a", "open"), Change(12, "b", "strict")]
     for text, says in (
         ("client,level\na,open\n", "round, client and level"),
         ("round,client,level\nx,a,open\n", "'x'"),

@@ -10,7 +10,7 @@ from torch.func import vmap
 from tacit.core import tree
 from tacit.models import build, initialise, transformed
 from tacit.models.functional import ModuleTask, params
-from tacit.privacy.mechanisms.gradient import ghost, linear_layers, plain
+from tacit.privacy.mechanisms.gradient import ghost, linear_layers, plain, watch
 
 
 class Tied(nn.Module):
@@ -42,7 +42,19 @@ class Flat(Rows):
         return self.head(self.rows(x.reshape(-1, 3)).tanh().reshape(-1, 2, 4).mean(1))
 
 
+class Tokens(nn.Module):
+    """An embedding of tokens that come again within an example, one of which learns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(20, 5, padding_idx=-19), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x.abs().nan_to_num(0, 0).long() % 20).tanh().sum(1))
+
+
 MODELS = {
+    "embedding": (Tokens, 2),
     "mlp": (lambda: build("mlp", (6,), 3, hidden=[5, 4]), 6),
     "behind a transform": (lambda: transformed(build("mlp", (6,), 3, hidden=[5]), (6,)), 4),
     "group norm": (lambda: build("mlp", (6,), 3, hidden=[8], norm="group"), 4),
@@ -76,14 +88,25 @@ def test_ghost_norms_give_the_plain_clipped_sum(model: str, bound: float, rows: 
     assert close(*(f(task.losses, leaves, x, y, mask, bound) for f in (ghost, plain)))
 
 
-def test_under_many_clients_at_once_it_is_the_same() -> None:
-    task, leaves, x, y, mask = world(MODELS["behind a transform"][0]())
+@pytest.mark.parametrize("model", ["behind a transform", "embedding"])
+def test_under_many_clients_at_once_it_is_the_same(model: str) -> None:
+    task, leaves, x, y, mask = world(MODELS[model][0]())
     clients = tree.each(lambda leaf: torch.stack([leaf, 2 * leaf, leaf + 1]), leaves)
     batches = torch.stack([x, -x, x + 1])
     several = [
         vmap(lambda p, rows, f=f: f(task.losses, p, rows, y, mask, 1.0))(clients, batches) for f in (ghost, plain)
     ]
     assert close(*several)
+
+
+def test_no_gradient_of_an_embedding_is_made_for_an_example_unless_it_is_small() -> None:
+    task, leaves, x, y, _ = world(Tokens())
+    _, (table,) = watch(task.losses, leaves, x[:1], y[:1])
+    assert (table.weight, table.padding) == ("table.weight", 1)
+    tokens = x.abs().long() % 20
+    assert any(len(set(row)) < len(row) and 1 in row for row in tokens.tolist())  # the trial can fail
+    assert watch(task.losses, leaves, x[:1].repeat(1, 9), y[:1])[1] == []
+    assert watch(lambda p, x, y: task.losses(p, x, y) + p["table.weight"].sum(), leaves, x[:1], y[:1])[1] == []
 
 
 def test_a_parameter_that_the_loss_uses_besides_its_layer_is_found_out() -> None:

@@ -4,8 +4,9 @@ Of that sum, `plain` is what is meant; `ghost` gives the same and stores less.
 
 Of one example, the gradient of W in a layer `a W^T + b` is the outer product of g, the loss's gradient at the layer's
 outputs, and a, its inputs. Its norm is |g| |a|, and the clipped sum over a batch is one matrix product: no example's
-gradient of a linear layer is ever made (Goodfellow 2015). Other parameters (a transform, norms, convolutions) have
-their gradients made one by one, as before.
+gradient of a linear layer is ever made (Goodfellow 2015). Of an embedding it is zero but for the rows of the example's
+tokens: gradients at places of one token are added up, and these sums are what is measured and what is released. Other
+parameters (a transform, norms, convolutions) have their gradients made one by one, as before.
 """
 
 from collections import Counter
@@ -16,17 +17,23 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.nn.functional import linear
+from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tacit.core import tree
 from tacit.core.contract import Batch, Losses, Task, Tree
+from tacit.core.dropout import Key, drawing
 from tacit.privacy.mechanisms.clipping import clip, shrinking
 from tacit.privacy.mechanisms.lattice import place
 
 _AT_ONCE: Final = 1 << 22  # numbers in the gradients of the examples that are made together
 BatchOf = Callable[[int], Batch]
+KeyOf = Callable[[int], Key | None]
+
+
+def no_key(step: int) -> Key | None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -35,13 +42,15 @@ class Exact:
 
     task: Task
     batch: BatchOf
+    key: KeyOf = no_key  # of dropout in a step; nothing is dropped without one
 
     def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
         x, y, mask = self.batch(step)
         f = losses or self.task.losses
 
         def mean(p: Tree) -> Tensor:
-            return torch.where(mask, f(p, x, y), 0.0).sum() / mask.sum().clamp(min=1)
+            with drawing(self.key(step)):
+                return torch.where(mask, f(p, x, y), 0.0).sum() / mask.sum().clamp(min=1)
 
         return grad(mean)(params)
 
@@ -63,62 +72,100 @@ class Counted:
         return tuple(asked[step] for step in range(steps))
 
 
-def plain(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float) -> Tree:
+def plain(
+    losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float, key: Key | None = None
+) -> Tree:
     """Each example's gradient, clipped to `bound` over all leaves together, zero where it is not real; their sum."""
+    alone = _alone(losses, key)
 
-    def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tree:
-        clipped, _ = clip(grad(lambda p: losses(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params), bound)
+    def one(xi: Tensor, yi: Tensor, real: Tensor, words: Tensor) -> Tree:
+        clipped, _ = clip(grad(alone)(params, xi, yi, words), bound)
         return tree.each(lambda leaf: torch.where(real, leaf, 0.0), clipped)
 
-    return tree.each(lambda leaf: leaf.sum(0), vmap(one)(x, y, mask))
+    return tree.each(lambda leaf: leaf.sum(0), vmap(one)(x, y, mask, _words(key, mask)))
+
+
+def _words(key: Key | None, mask: Tensor) -> Tensor:
+    """Of each example; without a key, anything that has a row for each."""
+    return mask if key is None else key.words
+
+
+def _alone(losses: Losses, key: Key | None) -> Callable[[Tree, Tensor, Tensor, Tensor], Tensor]:
+    """The loss of one example; what dropout leaves of it depends on its own words."""
+
+    def loss(params: Tree, xi: Tensor, yi: Tensor, words: Tensor) -> Tensor:
+        with drawing(key and key._replace(words=words.unsqueeze(0))):
+            return losses(params, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0)
+
+    return loss
 
 
 def integer_sum(
-    losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float, multiplier: Tensor
+    losses: Losses,
+    params: Tree,
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    bound: float,
+    multiplier: Tensor,
+    key: Key | None = None,
 ) -> Tensor:
     """As `plain`, as one vector of integers: each clipped gradient is put on the lattice of `multiplier` by itself.
 
     Every example's is made, a few at a time. One example more or less moves the sum by at most the lattice's limit.
     """
 
-    def one(xi: Tensor, yi: Tensor, real: Tensor) -> Tensor:
-        clipped, _ = clip(grad(lambda p: losses(p, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0))(params), bound)
+    alone = _alone(losses, key)
+
+    def one(xi: Tensor, yi: Tensor, real: Tensor, words: Tensor) -> Tensor:
+        clipped, _ = clip(grad(alone)(params, xi, yi, words), bound)
         return torch.where(real, place(tree.flatten(clipped), bound, multiplier), 0)
 
     several = max(1, _AT_ONCE // max(1, tree.size(params)))
-    parts = zip(*(rows.split(several) for rows in (x, y, mask)), strict=True)
+    parts = zip(*(rows.split(several) for rows in (x, y, mask, _words(key, mask))), strict=True)
     return torch.stack([vmap(one)(*part).sum(0) for part in parts]).sum(0)
 
 
-def ghost(losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float) -> Tree:
+def ghost(
+    losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor, bound: float, key: Key | None = None
+) -> Tree:
     """As `plain`, up to the rounding of floats."""
-    layers = linear_layers(losses, params, x[:1], y[:1])
-    if not layers:
-        return plain(losses, params, x, y, mask, bound)
-    stored = tree.drop(params, [name for layer in layers for name in layer.names])
+    layers, tables = watch(losses, params, x[:1], y[:1])
+    if not layers and not tables:
+        return plain(losses, params, x, y, mask, bound, key)
+    alone = _alone(losses, key)
+    stored = tree.drop(params, [name for layer in (*layers, *tables) for name in layer.names])
     taps = {layer.weight: params[layer.weight].new_zeros(layer.width) for layer in layers}
+    taps |= {table.weight: params[table.weight].new_zeros(table.outputs) for table in tables}
 
-    def one(xi: Tensor, yi: Tensor) -> tuple[tuple[Tree, Tree], Tree]:
+    def one(xi: Tensor, yi: Tensor, words: Tensor) -> tuple[tuple[Tree, Tree], Tree]:
         def loss(own: Tree, added: Tree) -> tuple[Tensor, Tree]:
             with _Tapped(params, added) as tapped:
-                value = losses(params | own, xi.unsqueeze(0), yi.unsqueeze(0)).squeeze(0)
+                value = alone(params | own, xi, yi, words)
             return value, tapped.inputs
 
         return grad(loss, argnums=(0, 1), has_aux=True)(stored, taps)
 
-    (own, outer), inner = vmap(one)(x, y)
-    squares = [_square(leaf) for leaf in own.values()]
-    sizes = torch.stack([layer.size(_square(inner[layer.weight])) for layer in layers])
+    (own, outer), inner = vmap(one)(x, y, _words(key, mask))
+    added_up = {table.weight: table.add_up(inner[table.weight], outer[table.weight]) for table in tables}
+    squares = [_square(leaf) for leaf in (*own.values(), *added_up.values())]
+    sizes = [layer.size(_square(inner[layer.weight])) for layer in layers]
     squares += [_square(outer[layer.weight]) * size for layer, size in zip(layers, sizes, strict=True)]
     factor, finite = shrinking(torch.stack(squares).sum(0).sqrt(), bound)
     # inputs of more than 1e9: the square of a small gradient vanishes, and their product is not small
-    keep = mask & finite & (sizes < torch.finfo(sizes.dtype).tiny ** -0.5).all(0)
+    keep = mask & finite
+    for size in sizes:
+        keep = keep & (size < torch.finfo(size.dtype).tiny ** -0.5)
     total = tree.each(lambda leaf: torch.tensordot(torch.where(keep, factor, 0.0), _kept(leaf, keep), 1), own)
     for layer in layers:
         g = _kept(outer[layer.weight] * factor.unsqueeze(-1), keep)
         total[layer.weight] = g.T @ _kept(inner[layer.weight], keep)
         if layer.bias is not None:
             total[layer.bias] = g.sum(0)
+    for table in tables:
+        g = _kept(added_up[table.weight] * factor[:, None, None], keep)
+        empty, tokens = torch.zeros_like(params[table.weight]), inner[table.weight].flatten()
+        total[table.weight] = empty.index_add(0, tokens, g.flatten(0, 1))
     return {name: total[name] for name in params}
 
 
@@ -138,11 +185,36 @@ class Layer(NamedTuple):
         return inputs if self.bias is None else inputs + 1
 
 
+class Table(NamedTuple):
+    """An embedding, by the name of its weight."""
+
+    weight: str
+    outputs: torch.Size  # of one example, [1, places, width]
+    padding: int  # the token that learns nothing, or -1
+
+    @property
+    def names(self) -> list[str]:
+        return [self.weight]
+
+    def add_up(self, tokens: Tensor, g: Tensor) -> Tensor:
+        """[examples, places, width]: at a token's first place its gradients of all places, at the others zero."""
+        places = g.flatten(1, -2)
+        same = tokens.unsqueeze(-1) == tokens.unsqueeze(-2)
+        first = ~same.tril(-1).any(-1) & (tokens != self.padding)
+        return torch.where(first.unsqueeze(-1), same.to(g.dtype) @ places, 0.0)
+
+
 def linear_layers(losses: Losses, params: Tree, x: Tensor, y: Tensor) -> list[Layer]:
     """Those whose parameters are used once, on one row for each example, and in nothing else; found by a trial."""
+    return watch(losses, params, x, y)[0]
+
+
+def watch(losses: Losses, params: Tree, x: Tensor, y: Tensor) -> tuple[list[Layer], list[Table]]:
+    """Linear layers and embeddings whose gradients need not be made: used once, and in nothing else."""
     with _Watched(params) as watched:
         losses(params, x, y)
-    return [layer for layer in watched.layers if all(watched.uses[name] == 1 for name in layer.names)]
+    layers = [layer for layer in watched.layers if all(watched.uses[name] == 1 for name in layer.names)]
+    return layers, [table for table in watched.tables if watched.uses[table.weight] == 1]
 
 
 class _Watched(TorchFunctionMode):
@@ -151,6 +223,7 @@ class _Watched(TorchFunctionMode):
         self._names = {id(leaf): name for name, leaf in params.items()}
         self.uses: Counter[str] = Counter()
         self.layers: list[Layer] = []
+        self.tables: list[Table] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
@@ -159,7 +232,14 @@ class _Watched(TorchFunctionMode):
             x, weight, bias = _arguments(*args, **given)
             if id(weight) in self._names and x.dim() == 2 and x.shape[0] == 1:  # one row: the trial has one example
                 self.layers.append(Layer(self._names[id(weight)], self._names.get(id(bias)), weight.shape[0]))
-        return func(*args, **given)
+        out = func(*args, **given)
+        if func is embedding and id(args[1]) in self._names and out.dim() > 1:
+            places = out.numel() // out.shape[-1]
+            if places * (places + out.shape[-1]) < args[1].numel():  # else its gradient is the smaller
+                padding = given.get("padding_idx")
+                padding = -1 if padding is None else padding % args[1].shape[0]
+                self.tables.append(Table(self._names[id(args[1])], out.shape, padding))
+        return out
 
 
 class _Tapped(TorchFunctionMode):
@@ -178,6 +258,9 @@ class _Tapped(TorchFunctionMode):
             if (name := self._names.get(id(weight))) is not None:
                 self.inputs[name] = x.squeeze(0)
                 return linear(x, weight, bias) + self._taps[name]
+        if func is embedding and (name := self._names.get(id(args[1]))) is not None:
+            self.inputs[name] = args[0].flatten()
+            return func(*args, **given) + self._taps[name]
         return func(*args, **given)
 
 

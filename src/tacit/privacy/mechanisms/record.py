@@ -9,12 +9,13 @@ from torch import Tensor
 
 from tacit.core import tree
 from tacit.core.checked import checked
-from tacit.core.contract import Losses, Task, Tree
+from tacit.core.contract import Batch, Losses, Task, Tree
+from tacit.core.dropout import Key
 from tacit.privacy.accounting.sampling import round_event
 from tacit.privacy.mechanisms import lattice
 from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.mechanisms.gradient import BatchOf, ghost, integer_sum
+from tacit.privacy.mechanisms.gradient import BatchOf, KeyOf, ghost, integer_sum, no_key
 from tacit.privacy.mechanisms.open import OpenRelease
 from tacit.privacy.plan import (
     Account,
@@ -36,7 +37,8 @@ class Private:
     """Each example's gradient clipped to `bound`, summed, noise of `z * bound` added, divided by a public number.
 
     For every data set, adding or removing one row moves the sum by at most `bound`. The divisor is the expected
-    batch size, never the realised one, and an empty batch still gets its noise.
+    batch size, never the realised one, and an empty batch still gets its noise. What dropout leaves of an example
+    depends on the example's key alone: given the masks of all rows, the bound is the same.
     """
 
     task: Task
@@ -46,18 +48,19 @@ class Private:
     expected: Tensor  # expected batch size of this client, 0-d, public
     noise: noises.Noise
     exact: bool = False  # examples' gradients are summed as integers, and the noise is discrete
+    key: KeyOf = no_key
 
     def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
-        x, y, mask = self.batch(step)
-        noisy = (self._exact if self.exact else self._fast)(losses or self.task.losses, params, x, y, mask)
+        query = self._exact if self.exact else self._fast
+        noisy = query(losses or self.task.losses, params, self.batch(step), self.key(step))
         return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), noisy)
 
-    def _fast(self, losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor) -> Tree:
-        return noises.add(ghost(losses, params, x, y, mask, self.bound), self.z * self.bound, self.noise)
+    def _fast(self, losses: Losses, params: Tree, batch: Batch, key: Key | None) -> Tree:
+        return noises.add(ghost(losses, params, *batch, self.bound, key), self.z * self.bound, self.noise)
 
-    def _exact(self, losses: Losses, params: Tree, x: Tensor, y: Tensor, mask: Tensor) -> Tree:
+    def _exact(self, losses: Losses, params: Tree, batch: Batch, key: Key | None) -> Tree:
         """Every example's gradient is on the lattice before anything is added: no rounding of a sum to bound."""
-        total = integer_sum(losses, params, x, y, mask, self.bound, self.z)
+        total = integer_sum(losses, params, *batch, self.bound, self.z, key)
         noisy = total + self.noise.discrete(tree.size(params), self.z)
         size = lattice.step(self.bound, self.z)
         return tree.each(lambda leaf, like: (leaf * size).to(like.dtype), tree.unflatten(noisy, params), params)
