@@ -8,7 +8,14 @@ from .data.dataset import from_dataset as from_dataset
 from .data.loaders import load as load
 from .errors import StorageError as StorageError
 from .errors import TacitError as TacitError
+from .experiments.callbacks import Callback as Callback
+from .experiments.callbacks import EarlyStopping as EarlyStopping
+from .experiments.callbacks import MLflow as MLflow
+from .experiments.callbacks import TensorBoard as TensorBoard
+from .experiments.callbacks import WeightsAndBiases as WeightsAndBiases
 from .experiments.result import Result as Result
+from .experiments.sweep import Sweep as Sweep
+from .experiments.sweep import sweep as sweep
 from .experiments.train import train as train
 from .experiments.trained import load_model as load_model
 from .methods import APFL as APFL

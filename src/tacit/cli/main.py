@@ -136,6 +136,49 @@ def _run_one(config: "Config", out: Path, resume: bool, maybe_new: bool, quiet: 
     return result
 
 
+@app.command(
+    epilog="Example: `tacit sweep digits.toml --set method.lr=.03,.1,.3 --set levels.private.epsilon=1,4 -j 2`"
+)
+def sweep(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE,...", help="Values of a key to try; may be repeated, for a grid."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination.")] = 1,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Runs at a time, each in its own process.")] = 1,
+    out: Out = Path("runs"),
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster; OUT must be storage it shares.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the folder of the sweep and nothing else.")] = False,
+) -> None:
+    """Run an experiment with every combination of some settings, and compare them on one page.
+
+    The runs go to OUT/name. The same command again goes on where it was stopped or killed: what is done is not done
+    again.
+    """
+    from tacit.experiments.config import load
+    from tacit.experiments.sweep import run_sweep, split_values
+
+    pairs = [split_values(text) for text in set_ or []]
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise TacitError("a key stands in two --set: give all its values in one, for example method.lr=.03,.1")
+    found = run_sweep(load(file), dict(pairs), seeds, jobs, out, ray, progress=not quiet)
+    if not quiet and found.measured:
+        _console().print(found.table(), found.differences(), sep="\n")
+        typer.echo(f"page:  {found.save_html()}")
+    typer.echo(found.folder if quiet else f"runs:  {found.folder}")
+    for folder, reason in found.failures.items():
+        typer.echo(f"failed: {folder.name}: {reason}", err=True)
+    if found.left:
+        typer.echo(
+            f"{len(found.left)} of {len(found.trials)} runs are left: the same command goes on with them", err=True
+        )
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(int(bool(found.failures)))
+
+
 @app.command(epilog="Example: `tacit show runs/digits-0 runs/local-0 --html compare.html`")
 def show(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs; several are compared.")],

@@ -44,6 +44,7 @@ NOT_IN_RESULT: Final = (
     ("purpose",),
     ("performance",),
     ("run", "checkpoint_every"),
+    ("run", "track"),
     *(("run", key) for key in keys_of(Performance)),  # where files of runs had them before
     ("privacy", "secure_sum"),
     ("privacy", "threshold"),
@@ -119,6 +120,7 @@ class EvaluateTable(Table):
 class RunTable(Table):
     checkpoint_every: Count = 10
     dtype: Literal["float32", "float64"] = "float32"
+    track: list[str] | None = None  # tools that get every figure; see `tacit.experiments.callbacks`
 
 
 class FederationTable(Table):

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
 from tacit.experiments.build import Parts, build
+from tacit.experiments.callbacks import Callback, Callbacks, attended, trackers
 from tacit.experiments.config import Config, full, parse
 from tacit.experiments.fingerprint import describe, identity
 from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
@@ -34,6 +35,7 @@ from tacit.report.summary import ON_REQUEST, RunSummary
 from tacit.rounds.assemble import Assembled, Performance, Privacy, Training, assemble
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Outcome, Run, Schedule
+from tacit.rounds.round import Report
 
 
 @checked
@@ -49,6 +51,7 @@ def train(
     performance: Performance | None = None,
     resume: bool = False,
     progress: bool = True,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Trains from the model's current parameters until the last round or a spent budget.
 
@@ -56,12 +59,13 @@ def train(
 
     With a `folder` the run is kept on disk and can go on after an interruption with `resume=True`, to the same result;
     a folder that holds another run is refused. Ctrl-C once ends the run after its round, twice at once.
-    `performance` says how it uses the machine, and may be another when it goes on.
+    `performance` says how it uses the machine, and may be another when it goes on. `callbacks` look on, and may end it
+    (`tacit.Callback`, `tacit.EarlyStopping`, trackers).
     """
     parts = Parts(federation, models.start(model, training.seed), method, privacy, training, schedule, performance)
     path = None if folder is None else Path(folder)
     key = run_dir.secret(path, resume)
-    result = conduct(parts, describe(*parts[:6], key=key), path, resume, progress, key)
+    result = conduct(parts, describe(*parts[:6], key=key), path, resume, progress, key, callbacks)
     if result.interrupted and progress:
         go_on = f"folder={str(folder)!r}, resume=True" if folder is not None else "a folder, to be able to resume it"
         sys.stderr.write(f"{result.findings.standing} To go on, call it again with {go_on}.\n")
@@ -70,11 +74,18 @@ def train(
 
 def run_config(config: Config, folder: Path, resume: bool = False, progress: bool = True) -> Result:
     """The run of a configuration, in `folder`."""
-    return conduct(build(config), full(config), folder, resume, progress, run_dir.secret(folder, resume))
+    key, track = run_dir.secret(folder, resume), trackers(config.run.track or ())
+    return conduct(build(config), full(config), folder, resume, progress, key, track)
 
 
 def conduct(
-    parts: Parts, content: Mapping[str, Any], path: Path | None, resume: bool, progress: bool, key: bytes = b""
+    parts: Parts,
+    content: Mapping[str, Any],
+    path: Path | None,
+    resume: bool,
+    progress: bool,
+    key: bytes = b"",
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Everything is checked and calibrated before a folder is made; the configuration is written before a round.
 
@@ -94,7 +105,7 @@ def conduct(
             stack.enter_context(run_dir.alone(folder))
         ledger = Ledger.open(":memory:" if folder is None else folder.ledger)
         ledger.check()  # before anything of it is read: rows that were edited may hold anything
-        return _go(parts, made, content, folder, ledger, resume, progress, key)
+        return _go(parts, made, content, folder, ledger, resume, progress, key, callbacks)
 
 
 def _go(
@@ -106,6 +117,7 @@ def _go(
     resume: bool,
     progress: bool,
     key: bytes,
+    callbacks: Sequence[Callback],
 ) -> Result:
     uploads, plan = bool(made.shapes.upload), made.engine.plan
 
@@ -122,16 +134,25 @@ def _go(
     facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads)
     recorder = Recorder(Metrics(folder and folder.metrics), facts, ledger, not made.engine.devices.alike)
     bar = Bar(lambda now: Spending.read(ledger, facts_of(now)).now, facts.name, facts.rounds)
-    watchers = (Promises(plan, promised), recorder, *([bar] if progress else []))
+
+    def epsilons(report: Report) -> Mapping[str, float]:
+        spent = Spending.read(ledger, facts_of(report.plan)).now if callbacks else {}
+        return {level: min(by.values()) for level, by in spent.items() if by}
+
+    told = Callbacks(callbacks, facts.levels, epsilons)
+    watchers = (Promises(plan, promised), recorder, *([bar] if progress else []), *([told] if callbacks else []))
     changes, fingerprint = parts.privacy.changes, identity(*parts[:5], key=key)
     run = Run(*made, ledger, parts.schedule, folder and folder.path, fingerprint, watchers, changes)
     if resume:
         run.resume()
         recorder.metrics.rewind(run.progress.round)
     promised(run.engine.plan)
-    with interruptible() as stop, bar if progress else nullcontext():
-        outcome = run.go(stop)
-    return _result(parts, run, outcome, promised(run.engine.plan), recorder, content, folder)
+    with attended(callbacks, facts.name, content, folder and folder.path) as end:
+        with interruptible() as stop, bar if progress else nullcontext():
+            outcome = run.go(lambda: stop() or told.reason)
+        result = _result(parts, run, outcome, promised(run.engine.plan), recorder, content, folder)
+        end(result)
+    return result
 
 
 def _result(

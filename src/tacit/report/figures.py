@@ -44,8 +44,8 @@ _SETTINGS: Final[dict[Any, Any]] = {"svg.fonttype": "none", "svg.hashsalt": "tac
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one name: joined by a line (broken at NaN), marked, or bars. `error` is half an interval, `labels`
-    stand beside the points. A page can switch off all series of a `group`."""
+    """Points of one name: joined by a line (broken at NaN), marked, or bars. `error` is half an interval, `band` the
+    same as a shade around the line; `labels` stand beside the points. A page can switch off all series of a `group`."""
 
     name: str
     x: Sequence[float]
@@ -58,6 +58,7 @@ class Series:
     opacity: float = 1.0
     group: str = ""
     labels: Sequence[str] = ()
+    band: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,9 +238,15 @@ def _draw_line(axes: "Axes", series: Series, at: int) -> None:
     }  # fmt: skip
     error = None if series.error is None else [each if np.isfinite(each) else 0.0 for each in series.error]
     drawn = axes.errorbar(series.x, series.y, yerr=error, capsize=2, elinewidth=1, **look)
-    _name(drawn.get_children(), at)
+    shade = [] if series.band is None else [_draw_band(axes, series, series.band)]
+    _name([*drawn.get_children(), *shade], at)
     for x, y, text in zip(series.x, series.y, series.labels, strict=False):
         axes.annotate(text, (x, y), (6, 0), textcoords="offset points", va="center", fontsize=_SIZE - 1.5, color=INK)
+
+
+def _draw_band(axes: "Axes", series: Series, band: Sequence[float]) -> Any:
+    y, half = np.asarray(series.y, float), np.asarray(band, float)
+    return axes.fill_between(series.x, y - half, y + half, color=series.color, alpha=0.15, linewidth=0, zorder=1)
 
 
 def _draw_bars(axes: "Axes", several: Sequence[Series]) -> None:

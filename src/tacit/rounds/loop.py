@@ -145,7 +145,7 @@ class Run(Rounds[RoundNumbers]):
         self.adopt(self.budget.plan)
         self.engine.decisions.update(decisions.restored(saved.get("programs", {})))
 
-    def go(self, stop: Callable[[], bool] = lambda: False) -> Outcome:
+    def go(self, stop: Callable[[], bool | str] = lambda: False) -> Outcome:
         """Rounds until the last one, a spent budget, or `stop`. Leaves a checkpoint in every case."""
         reports, reason = self.advance(stop)
         self.save()

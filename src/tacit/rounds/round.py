@@ -169,13 +169,13 @@ class Rounds(ABC, Generic[AnyJournal]):
     def step(self) -> Report:
         """One round, and what belongs to it: evaluation, checkpoint, a report to the watchers."""
 
-    def advance(self, stop: Callable[[], bool]) -> tuple[list[Report], str | None]:
-        """Rounds until the last one, a spent budget, or `stop`; their reports, and why it ended early."""
+    def advance(self, stop: Callable[[], bool | str]) -> tuple[list[Report], str | None]:
+        """Rounds until the last one, a spent budget, or `stop`, which may give a reason; their reports, and why it
+        ended early."""
         reports: list[Report] = []
         while self.progress.round < self.plan.setting.rounds:
-            reason = "stopped on request" if stop() else self._exhausted()
-            if reason:
-                return reports, reason
+            if reason := stop() or self._exhausted():
+                return reports, reason if isinstance(reason, str) else "stopped on request"
             reports.append(self.step())
         return reports, None
 

@@ -43,7 +43,9 @@ def serve(config: Config, folder: Path, host: str, port: int, link_port: int, co
         if not (run_folder.folder / "terms.json").exists():
             _gather(register, table.nodes, f"{_address(host)}:{port}", console)
             members = [member for member in register.members() if not member.left]
-            run_folder.open(_terms(checked, table, members), {m.name: m.node for m in members}, _settings(table))
+            run_folder.open(
+                _terms(checked, table, members), {m.name: m.node for m in members}, _settings(checked, table)
+            )
         return _watched(site, run_folder, console)
 
 
@@ -67,7 +69,7 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
             console.print(said, soft_wrap=True)
         terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
         run_folder = ServerFolder(folder / "server" / "run")
-        run_folder.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
+        run_folder.open(terms, fed.nodes, _settings(config, config.federation or FederationTable()))
         return _watched(fed.site, run_folder, console, fed.revive)
 
 
@@ -176,8 +178,8 @@ def _terms(config: Config, table: FederationTable, members: list[Member]) -> Ter
     return Terms(_run_id(), experiment.text_of(config), tuple(table.inputs), table.classes, seats)
 
 
-def _settings(table: FederationTable) -> Settings:
-    return Settings(deadline=table.deadline)
+def _settings(config: Config, table: FederationTable) -> Settings:
+    return Settings(deadline=table.deadline, track=tuple(config.run.track or ()))
 
 
 def _run_id() -> str:

@@ -2,12 +2,14 @@
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
+from tacit.experiments.callbacks import Released, Tracker, trackers
 from tacit.federation.protocol.collect import Transport
 from tacit.federation.protocol.server import FederationServer
 from tacit.federation.protocol.terms import Terms, read_terms
@@ -21,6 +23,7 @@ class Settings:
     deadline: float = 60.0
     fresh: bool = True
     sums_in_the_open: bool = False
+    track: tuple[str, ...] = ()  # tools that are told what was paid for
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,17 @@ class ServerFolder:
         return Ledger.open(self.folder / "ledger.sqlite")
 
     def server(self, transport: Transport, ledger: Ledger) -> FederationServer:
-        settings = Settings(**self._read("settings"))
-        terms = self.terms
+        settings, terms = self._read("settings"), self.terms
+        watchers = (self, Released(self._trackers(settings.pop("track", ()))))
         return FederationServer(
-            server_side(terms), terms, ledger, transport, self.folder, watchers=(self,), **asdict(settings)
+            server_side(terms), terms, ledger, transport, self.folder, watchers=watchers, **settings
         )
+
+    def _trackers(self, names: Sequence[str]) -> list[Tracker]:
+        found = [tracker for tracker in trackers(names) if isinstance(tracker, Tracker)]
+        for tracker in found:
+            tracker.on_start(self.folder.parent.name, {}, self.folder)
+        return found
 
     def go(self, transport: Transport) -> None:
         """The run to its end, from wherever it stands. A run that has ended is left alone."""

@@ -1,0 +1,257 @@
+"""What a user hangs into a run: callbacks, early stopping, and trackers (TensorBoard, MLflow, Weights & Biases).
+
+A simulation tells its callbacks everything. A federation tells its trackers only what was paid for: `released_figures`
+lists it, and anything that is not listed there, accuracies of single evaluations and the size of a cohort included,
+never reaches them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tacit.core.registry import Registry
+from tacit.errors import TacitError
+from tacit.report.metrics import score_rows
+from tacit.rounds.round import Report
+
+if TYPE_CHECKING:
+    from tacit.experiments.result import Result
+
+Figures = Mapping[str, float]
+"""By name, "level/figure": `all/personal_mean`, `private/epsilon`."""
+
+
+class Callback:
+    """Looks on while a run goes. Override what you need; every method does nothing by itself.
+
+    Guarantee: a callback sees what a simulation measures. It cannot change a round, only end the run after it.
+
+    Example:
+        >>> class Print(Callback):
+        ...     def on_evaluation(self, round, figures):
+        ...         print(round, f"{figures['all/personal_mean']:.2f}")
+        >>> Print().on_evaluation(10, {"all/personal_mean": 0.913})
+        10 0.91
+    """
+
+    def on_start(self, name: str, config: Mapping[str, Any], folder: Path | None) -> None:
+        """Before the first round: the run's name, its settings, and its folder if it has one."""
+
+    def on_round(self, report: Report) -> "bool | str | None":
+        """After every round. True, or a reason in words, ends the run here."""
+
+    def on_evaluation(self, round: int, figures: Figures) -> "bool | str | None":
+        """After every evaluation, with its figures and what the ledger has by then. True or a reason ends the run."""
+
+    def on_stop(self, result: "Result | None") -> None:
+        """After the last round, with the result; None for a federation's server and for a run that failed."""
+
+
+class EarlyStopping(Callback):
+    """Ends a run whose figure has not improved for some evaluations.
+
+    A run that ended early has spent what its ledger says, no more. Choosing by accuracies that were not released with
+    noise is for simulations: it looks at the clients' data.
+
+    Args:
+        patience: evaluations without an improvement before the run ends.
+        figure: which one, "level/figure".
+        least: an improvement is at least this large.
+        larger: whether larger is better.
+
+    Raises:
+        TacitError: when the run has no such figure.
+
+    Example:
+        >>> stopping = EarlyStopping(patience=2)
+        >>> [stopping.on_evaluation(n, {"all/personal_mean": a}) for n, a in enumerate((.5, .6, .6, .6))][-1]
+        'early stopping: all/personal_mean was best (0.6) 2 evaluations ago'
+    """
+
+    def __init__(
+        self, patience: int = 5, figure: str = "all/personal_mean", least: float = 0.0, larger: bool = True
+    ) -> None:
+        if patience < 1:
+            raise TacitError(f"patience must be at least 1, not {patience}")
+        self.patience, self.figure, self.least, self._sign = patience, figure, least, 1 if larger else -1
+        self._best, self._since = float("-inf"), 0
+
+    def on_evaluation(self, round: int, figures: Figures) -> str | None:
+        if self.figure not in figures:
+            raise TacitError(f"early stopping: there is no figure '{self.figure}': take one of {', '.join(figures)}")
+        value = self._sign * figures[self.figure]
+        if value > self._best + (self.least if self._since or self._best > float("-inf") else 0.0):
+            self._best, self._since = value, 0
+        else:
+            self._since += 1
+        if self._since < self.patience:
+            return None
+        return f"early stopping: {self.figure} was best ({self._sign * self._best:.4g}) {self._since} evaluations ago"
+
+
+class Tracker(Callback):
+    """A callback that hands every figure to another tool. Subclasses say how, in `log`."""
+
+    def log(self, round: int, figures: Figures) -> None:
+        raise NotImplementedError
+
+    def on_evaluation(self, round: int, figures: Figures) -> None:
+        self.log(round, figures)
+
+
+class TensorBoard(Tracker):
+    """Event files in the run's folder (`tensorboard --logdir runs`), or in `folder`. Needs `tacit-fl[tensorboard]`."""
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self._folder, self._writer = folder, None
+
+    def on_start(self, name: str, config: Mapping[str, Any], folder: Path | None) -> None:
+        writer = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._writer = writer(str(self._folder or (folder or Path("runs") / name) / "tensorboard"))
+
+    def log(self, round: int, figures: Figures) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, round)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def on_stop(self, result: "Result | None") -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class MLflow(Tracker):
+    """A run of MLflow, with the settings as its parameters. Needs `tacit-fl[mlflow]`."""
+
+    def __init__(self, uri: str | None = None, experiment: str = "tacit") -> None:
+        self._uri, self._experiment, self._client, self._run = uri, experiment, None, ""
+
+    def on_start(self, name: str, config: Mapping[str, Any], folder: Path | None) -> None:
+        module = _imported("mlflow", "mlflow")
+        client = self._client = module.MlflowClient(self._uri)
+        known = client.get_experiment_by_name(self._experiment)
+        number = client.create_experiment(self._experiment) if known is None else known.experiment_id
+        self._run = client.create_run(number, run_name=name).info.run_id
+        for key, value in _flat(config).items():
+            client.log_param(self._run, key, str(value)[:500])
+
+    def log(self, round: int, figures: Figures) -> None:
+        for name, value in figures.items():
+            self._client.log_metric(self._run, name, value, step=round)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def on_stop(self, result: "Result | None") -> None:
+        if self._client is not None:
+            self._client.set_terminated(self._run)
+
+
+class WeightsAndBiases(Tracker):
+    """A run of Weights & Biases, offline by default: `wandb sync` sends it. Needs `tacit-fl[wandb]`."""
+
+    def __init__(self, project: str = "tacit", mode: str = "offline") -> None:
+        self._project, self._mode, self._run = project, mode, None
+
+    def on_start(self, name: str, config: Mapping[str, Any], folder: Path | None) -> None:
+        place = None if folder is None else str(folder)
+        settings: dict[str, Any] = {"project": self._project, "mode": self._mode, "name": name, "dir": place}
+        self._run = _imported("wandb", "wandb").init(**settings, config=_flat(config))
+
+    def log(self, round: int, figures: Figures) -> None:
+        self._run.log(dict(figures), step=round)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def on_stop(self, result: "Result | None") -> None:
+        if self._run is not None:
+            self._run.finish()
+
+
+TRACKERS: Final[Registry[Any]] = Registry(
+    "tracker", "tacit.trackers", {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+)
+
+
+class Callbacks:
+    """The watcher of a run that tells its callbacks. `reason` says why one of them wants it to end."""
+
+    def __init__(
+        self, callbacks: Sequence[Callback], levels: Sequence[str], spent: Callable[[Report], Mapping[str, float]]
+    ) -> None:
+        self._callbacks, self._levels, self._spent, self.reason = callbacks, levels, spent, ""
+
+    def after_round(self, report: Report) -> None:
+        for callback in self._callbacks:
+            self._hear(callback.on_round(report))
+        if report.scores is None:
+            return
+        figures = {
+            f"{row.level}/{row.metric}": row.value for row in score_rows(report.round, report.scores, self._levels)
+        }
+        figures |= {f"{level}/epsilon": value for level, value in self._spent(report).items()}
+        for callback in self._callbacks:
+            self._hear(callback.on_evaluation(report.round, figures))
+
+    def _hear(self, answer: bool | str | None) -> None:
+        if answer and not self.reason:
+            self.reason = answer if isinstance(answer, str) else "a callback ended it"
+
+
+@contextmanager
+def attended(
+    callbacks: Sequence[Callback], name: str, config: Mapping[str, Any], folder: Path | None
+) -> Iterator[Callable[["Result"], None]]:
+    """Tells callbacks of the start, and in any case of the end; what is yielded takes the result."""
+    results: list[Result] = []
+    for callback in callbacks:
+        callback.on_start(name, config, folder)
+    try:
+        yield results.append
+    finally:
+        for callback in callbacks:
+            callback.on_stop(results[0] if results else None)
+
+
+class Released:
+    """The watcher of a federation's server that tells trackers what was paid for, and nothing else."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = trackers
+
+    def after_round(self, report: Report) -> None:
+        if figures := released_figures(report):
+            for tracker in self._trackers:
+                tracker.log(report.round, figures)
+
+
+def released_figures(report: Report) -> Figures:
+    """What a round of a federation has released: the bound, the weights of levels, and members' noisy accuracies.
+
+    Bound and weights are public state of the release, the accuracies went through a mechanism of their own; the ledger
+    has all of it. Who took part, how many, and how long they took was not paid for.
+    """
+    figures = {} if report.bound is None else {"all/bound": report.bound}
+    if report.weights is not None:
+        figures |= {f"{at}/weight": weight for at, weight in enumerate(report.weights)}
+    if report.figures is not None:
+        noisy = {"shared_mean": report.figures.shared, "personal_mean": report.figures.personal}
+        figures |= {f"all/{name}": value for name, value in noisy.items() if value is not None}
+        figures["all/noise_std"] = report.figures.std
+    return figures
+
+
+def trackers(names: Sequence[str]) -> list[Callback]:
+    """Those of a file's `run.track`."""
+    return [TRACKERS.find(name)() for name in names]
+
+
+def _imported(module: str, extra: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise TacitError(f"this tracker needs {extra}: pip install 'tacit-fl[{extra}]' ({error})") from error
+
+
+def _flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Tables within tables as keys with points."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return flat
