@@ -121,7 +121,7 @@ def test_mlflow_reads_what_was_tracked(tmp_path: Path) -> None:
 
 
 def wandb_records(file: Path) -> list[bytes]:
-    """A `.wandb` file is a log in blocks of 32 kB: seven bytes, then records of (checksum, length, kind) and content."""
+    """A `.wandb` file is a log in blocks of 32 kB: 7 bytes, then records of (checksum, length, kind) and content."""
     data, at, records, part = file.read_bytes(), 7, [], b""
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:

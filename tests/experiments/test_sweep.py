@@ -19,7 +19,7 @@ from tacit.report.summary import ON_REQUEST
 from tacit.report.sweep import differences, pareto_front, sweep_figures
 from tests.experiments.tiny import CONTENT, TEXT, run, tiny
 
-SETTINGS = {"method.lr": [0.1, 0.5], "levels.private.epsilon": [1.0, 6.0]}
+SETTINGS = {"levels.private.epsilon": [1.0, 6.0]}
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +29,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 def test_a_frame_has_a_row_for_every_combination_and_seed(whole: Sweep) -> None:
     frame = whole.frame()
-    assert len(frame) == 8
+    assert len(frame) == 4
     assert not whole.failures
     assert not whole.left
-    assert len(frame[["lr", "epsilon", "seed"]].drop_duplicates()) == 8
+    assert len(frame[["epsilon", "seed"]].drop_duplicates()) == 4
     assert (frame["epsilon_private"] <= frame["epsilon"] * (1 + 1e-9)).all()
     assert frame["personal"].between(0, 1).all()
 
 
 def test_a_run_of_a_sweep_is_the_run_one_would_have_alone(whole: Sweep, tmp_path: Path) -> None:
-    trial = next(each for each in whole.trials if each.settings == {"lr": 0.5, "epsilon": 6.0} and each.seed == 0)
-    run(tmp_path / "alone", "method.lr=0.5")
+    trial = next(each for each in whole.trials if each.settings == {"epsilon": 6.0} and each.seed == 0)
+    run(tmp_path / "alone")
     assert Folder(trial.folder).metrics.read_bytes() == Folder(tmp_path / "alone").metrics.read_bytes()
 
 
@@ -54,14 +54,14 @@ def test_the_page_has_bands_a_front_and_paired_differences(whole: Sweep, tmp_pat
     assert [figure.name for figure in drawn] == ["rounds", "pareto-client"]
     assert all(series.band is not None for series in drawn[0].panels[0].series)
     text = whole.save_html(tmp_path / "page.html").read_text()
-    for words in ("standard error", "Pareto front", "simulation", "has spent more than its epsilon"):
+    for words in ("standard error", "best for its epsilon", "simulation", "has spent more than its epsilon"):
         assert words in text
     assert len(text) < 1.5e6
 
 
 def test_differences_are_paired_by_seed(whole: Sweep) -> None:
     frame = whole.frame()
-    first, last = (frame[(frame["lr"] == lr) & (frame["epsilon"] == eps)] for lr, eps in ((0.1, 1.0), (0.5, 6.0)))
+    first, last = (frame[frame["epsilon"] == epsilon] for epsilon in (1.0, 6.0))
     gaps = 100 * (last.sort_values("seed")["personal"].to_numpy() - first.sort_values("seed")["personal"].to_numpy())
     assert differences(whole.measured).rows[-1][1:3] == ["2", f"{gaps.mean():+.2f}"]
     assert float(differences(whole.measured).rows[-1][3]) == pytest.approx(np.std(gaps, ddof=1) / np.sqrt(2), abs=0.01)
@@ -139,7 +139,7 @@ def test_a_run_that_was_stopped_is_gone_on_with(tmp_path: Path) -> None:
 
 def test_killed_at_any_moment_and_started_again_no_run_is_lost_or_done_twice(whole: Sweep, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TEXT)
-    command = [sys.executable, "-m", "tacit.cli", "sweep", "tiny.toml", "--set", "method.lr=0.1,0.5", "--seeds", "2"]
+    command = [sys.executable, "-m", "tacit.cli", "sweep", "tiny.toml", "--seeds", "2"]
     command += ["--set", "levels.private.epsilon=1.0,6.0", "-j", "2", "--out", "runs", "--quiet"]
     killed = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -149,7 +149,7 @@ def test_killed_at_any_moment_and_started_again_no_run_is_lost_or_done_twice(who
     killed.wait()
     ended = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/tiny/*/outcome.json")}
     time.sleep(1.5)  # the workers notice that their parent is gone
-    assert len(ended) < 8
+    assert len(ended) < 4
     subprocess.run(command, cwd=tmp_path, check=True, env=os.environ, capture_output=True)
     assert all(path.stat().st_mtime_ns == written for path, written in ended.items())
     for trial in whole.trials:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tacit.core.registry import Registry
 from tacit.errors import TacitError
+from tacit.privacy.plan import Plan
 from tacit.report.metrics import score_rows
+from tacit.report.spending import Spent
 from tacit.rounds.round import Report
 
 if TYPE_CHECKING:
@@ -171,19 +173,19 @@ class Callbacks:
     """The watcher of a run that tells its callbacks. `reason` says why one of them wants it to end."""
 
     def __init__(
-        self, callbacks: Sequence[Callback], levels: Sequence[str], spent: Callable[[Report], Mapping[str, float]]
+        self, callbacks: Sequence[Callback], levels: Sequence[str], spent: Callable[[Plan], Mapping[str, Spent]]
     ) -> None:
         self._callbacks, self._levels, self._spent, self.reason = callbacks, levels, spent, ""
 
     def after_round(self, report: Report) -> None:
         for callback in self._callbacks:
             self._hear(callback.on_round(report))
-        if report.scores is None:
+        if report.scores is None or not self._callbacks:
             return
         figures = {
             f"{row.level}/{row.metric}": row.value for row in score_rows(report.round, report.scores, self._levels)
         }
-        figures |= {f"{level}/epsilon": value for level, value in self._spent(report).items()}
+        figures |= {f"{level}/epsilon": min(by.values()) for level, by in self._spent(report.plan).items() if by}
         for callback in self._callbacks:
             self._hear(callback.on_evaluation(report.round, figures))
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -65,7 +66,7 @@ class Promises:
 
 
 class Bar:
-    """A line on the terminal: the round, accuracy, clip bound, and epsilon by level. Nothing if it is no terminal.
+    """A line on the terminal or in a notebook: round, accuracy, clip bound, epsilon by level; nothing elsewhere.
 
     `spent` asks the ledger, under the plan of the last round. That takes time, of which a small share of the run's is
     given to it: the figure says after which round it was asked for.
@@ -84,7 +85,8 @@ class Bar:
             console=console or Console(stderr=True),
             transient=True,
         )
-        self._progress.disable = not self._progress.console.is_terminal
+        shown = self._progress.console
+        self._progress.disable = not (shown.is_terminal or (shown.is_jupyter and find_spec("ipywidgets")))
         self._task = self._progress.add_task(name, total=rounds, status="")
         self._accuracy, self._privacy = "", ""
         self._began, self._asking = time.perf_counter(), 0.0

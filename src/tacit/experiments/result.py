@@ -160,7 +160,10 @@ class Result:
         return f"Result({facts.name}: {facts.method}, plan {facts.plan}, {self.findings.done} of {facts.rounds} rounds)"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        """In a notebook: the run's page, guarantees first, in a frame of its own."""
+        from tacit.report.html import page
+
+        return f'<iframe srcdoc="{escape(page([self.findings]))}" style="width:100%;height:640px;border:0"></iframe>'
 
     def __str__(self) -> str:
         console = Console(width=120, color_system=None, force_terminal=False, markup=False)

@@ -4,6 +4,7 @@ A sweep is a folder of runs, `OUT/name/lr=0.1,epsilon=4-0`. What is done is know
 a sweep goes on with what is missing, and a run that was interrupted is resumed to the result it would have had.
 """
 
+import importlib
 import itertools
 import json
 import multiprocessing
@@ -332,7 +333,7 @@ def _work(content: dict[str, Any], folder: str) -> str:
 def _ray_pool(address: str, jobs: int) -> Iterator[Start]:
     """Tasks on a Ray cluster, as many at a time as it has cores for; folders are on storage that all of it shares."""
     try:
-        import ray
+        ray: Any = importlib.import_module("ray")
     except ImportError as error:
         raise TacitError("a sweep on a cluster needs Ray: pip install 'tacit-fl[ray]', or leave out --ray") from error
     ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)

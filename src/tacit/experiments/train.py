@@ -31,12 +31,11 @@ from tacit.report.facts import Facts
 from tacit.report.integrity import check_resumable, open_ledger
 from tacit.report.metrics import Metrics, frame, score_rows
 from tacit.report.run_folder import Folder, existing
-from tacit.report.spending import Spending
+from tacit.report.spending import Spending, Spent
 from tacit.report.summary import ON_REQUEST, RunSummary
 from tacit.rounds.assemble import Assembled, Performance, Privacy, Training, assemble
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Outcome, Run, Schedule
-from tacit.rounds.round import Report
 
 
 @checked
@@ -135,14 +134,12 @@ def _go(
 
     facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads)
     recorder = Recorder(Metrics(folder and folder.metrics), facts, ledger, not made.engine.devices.alike)
-    bar = Bar(lambda now: Spending.read(ledger, facts_of(now)).now, facts.name, facts.rounds)
 
-    def epsilons(report: Report) -> Mapping[str, float]:
-        spent = Spending.read(ledger, facts_of(report.plan)).now if callbacks else {}
-        return {level: min(by.values()) for level, by in spent.items() if by}
+    def spent(now: Plan) -> Mapping[str, Spent]:
+        return Spending.read(ledger, facts_of(now)).now
 
-    told = Callbacks(callbacks, facts.levels, epsilons)
-    watchers = (Promises(plan, promised), recorder, *([bar] if progress else []), *([told] if callbacks else []))
+    bar, told = Bar(spent, facts.name, facts.rounds), Callbacks(callbacks, facts.levels, spent)
+    watchers = (Promises(plan, promised), recorder, *([bar] if progress else []), told)
     changes, fingerprint = parts.privacy.changes, identity(*parts[:5], key=key)
     run = Run(*made, ledger, parts.schedule, folder and folder.path, fingerprint, watchers, changes)
     if resume:

@@ -177,7 +177,8 @@ def _pareto(groups: Mapping[str, Sequence[Measured]], colors: Mapping[str, str],
         for name, (x, y) in points.items()
     ]
     front = pareto_front(list(points.values()))
-    edge = Series("Pareto front", [x for x, _ in front], [y for _, y in front], NEUTRAL, style="dash", width=1.2)
+    costs, values = [cost for cost, _ in front], [value for _, value in front]
+    edge = Series("best for its epsilon", costs, values, NEUTRAL, style="dash", width=1.2)
     note = "Up and to the left is better. Bars are the standard error over seeds; epsilon is the ledger's."
     panel = Panel("", f"{unit}-level epsilon spent", "personal accuracy", [edge, *dots])
     return Figure(f"pareto-{unit}", note, [panel], f"Accuracy against {unit}-level epsilon", SIMULATION)
