@@ -21,8 +21,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tacit.compile.acceptance import Program
+from tacit.compile.ir import calls
 from tacit.compile.kernels import compiled
-from tacit.compile.replay import Program
+from tacit.compile.kernels.each_client import Kind
+from tacit.compile.replay import Recording
 from tacit.core import tree
 from tacit.core.contract import Method, Tree
 from tacit.data.dataset import FederatedDataset, from_clients
@@ -31,7 +34,6 @@ from tacit.methods import REGISTRY, FedAvg, Multitask
 from tacit.models import SoftmaxRegression, initialise
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms import requests as plans
-from tacit.privacy.mechanisms.clipped_upload_sum import Product
 from tacit.privacy.mechanisms.clipping import Fixed, clip
 from tacit.privacy.mechanisms.distributed import Distributed
 from tacit.privacy.mechanisms.noise import Seeded
@@ -263,15 +265,14 @@ def test_no_client_adds_more_than_its_bound_and_recorded_programs_add_what_plain
 
 
 @pytest.mark.skipif(not compiled(), reason="no C compiler")
-def test_first_layers_are_handed_over_as_products_here() -> None:
+def test_first_layers_are_shares_of_rows_here() -> None:
     """So that what is said above is said of them, too."""
     for _, world in worlds(FedAvg(), ["central"]):
         (program,) = world.engine.programs.values()
-        everybody = np.arange(CLIENTS)
-        inputs = world.engine.inputs_for({}, everybody, 0)
-        assert program is not None
-        leaves, *_ = program(world.given.view, {}, torch.tensor(0), inputs)
-        assert isinstance(leaves["model/body.weight"], Product)
+        assert isinstance(program, Recording)
+        lists = calls(program.graph, torch.ops.tacit.each_client.default)
+        kinds = {int(kind) for node in lists for kind in getattr(program.graph, node.args[3].target)[:, 0]}
+        assert Kind.ADD_ROWS in kinds
 
 
 @pytest.mark.skipif(not compiled(), reason="no C compiler: then no program serves clients of all lengths")
