@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from tacit.compile.acceptance import Program
 from tacit.compile.ir import calls
 from tacit.compile.kernels import compiled
-from tacit.compile.kernels.each_client import Kind
 from tacit.compile.replay import Recording
 from tacit.core import tree
 from tacit.core.contract import Method, Tree
@@ -270,9 +269,7 @@ def test_first_layers_are_shares_of_rows_here() -> None:
     for _, world in worlds(FedAvg(), ["central"]):
         (program,) = world.engine.programs.values()
         assert isinstance(program, Recording)
-        lists = calls(program.graph, torch.ops.tacit.each_client.default)
-        kinds = {int(kind) for node in lists for kind in getattr(program.graph, node.args[3].target)[:, 0]}
-        assert Kind.ADD_ROWS in kinds
+        assert calls(program.graph, torch.ops.tacit.add_rows.default)
 
 
 @pytest.mark.skipif(not compiled(), reason="no C compiler: then no program serves clients of all lengths")
