@@ -12,19 +12,14 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from tacit.compile.client_loop.fuse import each_client
-from tacit.compile.handover import NOTHING, Handover
-from tacit.compile.nodes import given, is_zero
-from tacit.compile.passes.gather_scatter import picks
-from tacit.compile.passes.hoist_steps import at_once
-from tacit.compile.passes.in_place import in_place, over_inputs, shares_memory
-from tacit.compile.passes.low_rank_weights import spans
-from tacit.compile.passes.mask_padding import dead_steps
-from tacit.compile.passes.proximal_step import pulls
-from tacit.compile.passes.rematerialise_outer import unstored
-from tacit.compile.passes.row_gather import gathers
-from tacit.compile.passes.skinny_gemm import few_rows
-from tacit.compile.passes.softmax_gradient import soft_labels
+from tacit.compile.client_loop.fuse import fuse_client_loops
+from tacit.compile.ir import calls, insert_call, is_zero, meta_of, replace, view_source
+from tacit.compile.passes.hoist_steps import hoist_steps
+from tacit.compile.passes.in_place import write_in_place
+from tacit.compile.passes.low_rank_weights import factor_weights
+from tacit.compile.passes.mask_padding import mask_padding
+from tacit.compile.passes.skinny_gemm import use_skinny_gemm
+from tacit.compile.passes.softmax_gradient import rewrite_softmax_gradients
 from tacit.compile.verify import Contract, Malformed, contract_of, verify, wanted
 from tacit.errors import TacitError
 
@@ -45,13 +40,13 @@ _FROM_NOTHING = {
 """What these make depends on shapes alone."""
 
 
-def simplify(graph: GraphModule, uploads: Handover = NOTHING) -> GraphModule:
-    """The graph, changed in place. Its first results are handed over to somebody else (`handover.py`)."""
+def simplify(graph: GraphModule) -> GraphModule:
+    """The graph, changed in place."""
     contract, without = contract_of(graph) if wanted() else None, skipped()
     for name, rewrite in PASSES:
         if name in without:
             continue
-        rewrite(graph, uploads)
+        rewrite(graph)
         if contract is not None:
             _verify(name, graph, contract)
     graph.recompile()
@@ -77,23 +72,14 @@ def _verify(name: str, graph: GraphModule, contract: Contract) -> None:
         raise Malformed(f"the pass {name} left no program: {error}") from error
 
 
-def _drop_unused(graph: GraphModule) -> None:
+def _eliminate_dead_code(graph: GraphModule) -> None:
     graph.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
 
 
-def _calls(graph: GraphModule) -> list[Node]:
-    return [node for node in graph.graph.nodes if node.op == "call_function"]
-
-
-def _replace(graph: GraphModule, node: Node, new: Node) -> None:
-    node.replace_all_uses_with(new)
-    graph.graph.erase_node(node)
-
-
-def _keep_constants(graph: GraphModule) -> None:
+def fold_constants(graph: GraphModule) -> None:
     """Computed once, now, rather than in every replay."""
     known: dict[Node, Tensor] = {n: getattr(graph, str(n.target)) for n in graph.graph.nodes if n.op == "get_attr"}
-    for node in _calls(graph):
+    for node in calls(graph):
         if node.target not in _FROM_NOTHING and not _all_known(node, known):
             continue
         value = _evaluate(node, known)
@@ -105,7 +91,7 @@ def _keep_constants(graph: GraphModule) -> None:
             constant = graph.graph.get_attr(name)
         constant.meta = dict(node.meta)
         known[constant] = value
-        _replace(graph, node, constant)
+        replace(graph, node, constant)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -118,64 +104,60 @@ def _all_known(node: Node, known: dict[Node, Tensor]) -> bool:
 
 def _evaluate(node: Node, known: dict[Node, Tensor]) -> Any:
     def value(parent: Node) -> Any:
-        return known[parent] if parent in known else _shape(parent, "cpu")
+        return known[parent] if parent in known else _blank(parent, "cpu")
 
     args, kwargs = (torch.fx.map_arg(a, value) for a in (node.args, node.kwargs))
     return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
 
 
-def _drop_times_one(graph: GraphModule) -> None:
-    for node in _calls(graph):
+def drop_times_one(graph: GraphModule) -> None:
+    for node in calls(graph):
         if node.target in (aten.mul.Scalar, aten.mul.Tensor) and node.args[1] == 1:
-            _replace(graph, node, node.args[0])  # pyright: ignore[reportArgumentType]
+            replace(graph, node, node.args[0])  # pyright: ignore[reportArgumentType]
+
+
+def merge_views(graph: GraphModule) -> None:
+    """A chain of transposes and reshapes of one operation's result becomes one view, or none; equal views are one."""
+    layouts: dict[Node, tuple[Node, Tensor]] = {}  # a node's base, and its shape and strides there
+    views: dict[tuple[Any, ...], Node] = {}
+    for node in calls(graph):
+        if view_source(node) is None:
+            layouts[node] = node, _blank(node)
+        parent = node.args[0] if node.args else None
+        if not _is_view(node) or parent not in layouts:  # others may start anywhere in their memory
+            continue
+        base, shape = layouts[parent]
+        args, kwargs = (torch.fx.map_arg(a, lambda _, shape=shape: shape) for a in (node.args, node.kwargs))
+        view: Tensor = node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+        key = (base, tuple(view.shape), view.stride(), view.storage_offset())
+        if key not in views:
+            views[key] = _as_strided(graph, node, base, view)
+            layouts[views[key]] = base, view
+        replace(graph, node, views[key])
 
 
 def _is_view(node: Node) -> bool:
-    if not shares_memory(node) or not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    return str(node.target._schema.returns[0].type) == "Tensor"
+    one = isinstance(node.target, torch._ops.OpOverload) and str(node.target._schema.returns[0].type) == "Tensor"
+    return one and view_source(node) is not None
 
 
-def _one_node_a_view(graph: GraphModule) -> None:
-    """A chain of transposes and reshapes of what one operation made becomes one view, or none; equal views are one."""
-    layout: dict[Node, tuple[Node, Tensor]] = {}  # a node's base, and its shape and strides there
-    seen: dict[tuple[Any, ...], Node] = {}
-    for node in _calls(graph):
-        if not shares_memory(node):
-            layout[node] = node, _shape(node)
-        parent = node.args[0] if node.args else None
-        if not _is_view(node) or parent not in layout:  # others may start anywhere in their memory
-            continue
-        base, shape = layout[parent]
-        args, kwargs = (torch.fx.map_arg(a, lambda _, shape=shape: shape) for a in (node.args, node.kwargs))
-        now: Tensor = node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
-        key = (base, tuple(now.shape), now.stride(), now.storage_offset())
-        if key not in seen:
-            seen[key] = _as_strided(graph, node, base, now)
-            layout[seen[key]] = base, now
-        _replace(graph, node, seen[key])
-
-
-def _shape(node: Node, device: str = "meta") -> Tensor:
+def _blank(node: Node, device: str = "meta") -> Tensor:
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return torch.empty(0, device=device)
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
 
-def _as_strided(graph: GraphModule, node: Node, base: Node, now: Tensor) -> Node:
-    whole = _shape(base)
-    if (whole.shape, whole.stride()) == (now.shape, now.stride()) and now.storage_offset() == 0:
+def _as_strided(graph: GraphModule, node: Node, base: Node, view: Tensor) -> Node:
+    whole = _blank(base)
+    if (whole.shape, whole.stride()) == (view.shape, view.stride()) and view.storage_offset() == 0:
         return base
     with graph.graph.inserting_before(node):
-        view = graph.graph.call_function(
-            aten.as_strided.default, (base, list(now.shape), list(now.stride()), now.storage_offset())
-        )
-    view.meta = dict(node.meta)
-    return view
+        args = base, list(view.shape), list(view.stride()), view.storage_offset()
+        return insert_call(graph, aten.as_strided.default, *args, meta=meta_of(node))
 
 
-def _share(graph: GraphModule) -> None:
+def share_subexpressions(graph: GraphModule) -> None:
     """The same operation on the same values is done once."""
     seen: dict[Any, Node] = {}
     for node in list(graph.graph.nodes):
@@ -183,97 +165,112 @@ def _share(graph: GraphModule) -> None:
             continue
         key = (node.op, node.target, repr(node.args), repr(node.kwargs))
         if key in seen:
-            _replace(graph, node, seen[key])
+            replace(graph, node, seen[key])
         else:
             seen[key] = node
 
 
-def _multiply_and_add(graph: GraphModule) -> None:
+def fuse_multiply_add(graph: GraphModule) -> None:
     """a + c (x @ y) in one call: the product is never stored."""
-    for node in _calls(graph):
-        if node.target is not aten.add.Tensor or len(node.args) != 2:
+    for node in calls(graph, aten.add.Tensor):
+        if len(node.args) != 2:
             continue
         a, b = node.args
         factor = node.kwargs.get("alpha", 1)
-        if _only_product(b) and _fits(a, node, b):
-            _replace(graph, node, _baddbmm(graph, node, a, b, beta=1, alpha=factor))
-        elif _only_product(a) and _fits(b, node, a):
-            _replace(graph, node, _baddbmm(graph, node, b, a, beta=factor, alpha=1))
+        if _is_only_product(b) and _fits(a, node, b):
+            replace(graph, node, _baddbmm(graph, node, a, b, beta=1, alpha=factor))
+        elif _is_only_product(a) and _fits(b, node, a):
+            replace(graph, node, _baddbmm(graph, node, b, a, beta=factor, alpha=1))
 
 
-def _only_product(node: Any) -> bool:
+def _is_only_product(node: Any) -> bool:
     return isinstance(node, Node) and node.target is aten.bmm.default and len(node.users) == 1
 
 
 def _fits(term: Any, total: Node, product: Any) -> bool:
-    return (
-        isinstance(term, Node)
-        and total.meta["val"].shape == product.meta["val"].shape
-        and term.meta["val"].dtype == product.meta["val"].dtype
-    )
+    same_shape = meta_of(total).shape == meta_of(product).shape
+    return isinstance(term, Node) and same_shape and meta_of(term).dtype == meta_of(product).dtype
 
 
 def _baddbmm(graph: GraphModule, node: Node, term: Any, product: Any, beta: Any, alpha: Any) -> Node:
     with graph.graph.inserting_before(node):
-        fused = graph.graph.call_function(aten.baddbmm.default, (term, *product.args), {"beta": beta, "alpha": alpha})
-    fused.meta = dict(node.meta)
-    return fused
+        args = term, *product.args
+        return insert_call(graph, aten.baddbmm.default, *args, meta=meta_of(node), beta=beta, alpha=alpha)
 
 
-def _zeros(graph: GraphModule) -> None:
-    """A choice between something and zero is something with zeros put in."""
-    for node in _calls(graph):
-        if node.target is not aten.where.self or not is_zero(graph, node.args[2]):
+def gather_rows(graph: GraphModule) -> None:
+    """Rows of a constant, fetched by number, are copied whole (`index_select`), not number by number (`index`). Their
+    numbers are places in the federation, so none is negative."""
+    for node in calls(graph, aten.index.Tensor):
+        args: Any = node.args
+        source, indices = args[0], args[1][0]
+        rows = isinstance(source, Node) and source.op == "get_attr" and len(args[1]) == 1 and meta_of(source).dim() > 1
+        if not rows or not meta_of(source).is_contiguous() or meta_of(indices).dtype != torch.int64:
             continue
-        chosen, of, _ = node.args
-        if not isinstance(of, Node) or (_shape(of).shape, _shape(of).dtype) != (_shape(node).shape, _shape(node).dtype):
+        flat, numbers = (
+            meta_of(source).flatten(1),
+            torch.empty(meta_of(indices).numel(), dtype=torch.int64, device="meta"),
+        )
+        with graph.graph.inserting_before(node):
+            table = insert_call(graph, aten.view.default, source, list(flat.shape), meta=flat)
+            one = insert_call(graph, aten.reshape.default, indices, [len(numbers)], meta=numbers)
+            part = insert_call(
+                graph,
+                aten.index_select.default,
+                table,
+                0,
+                one,
+                meta=flat[: len(numbers)].new_empty(len(numbers), flat.shape[1]),
+            )
+            whole = insert_call(graph, aten.view.default, part, list(meta_of(node).shape), meta=meta_of(node))
+        replace(graph, node, whole)
+
+
+def fill_zeros(graph: GraphModule) -> None:
+    """A choice between something and zero is something with zeros put in."""
+    for node in calls(graph, aten.where.self):
+        condition, operand, other = node.args
+        if not is_zero(graph, other) or not isinstance(operand, Node) or _kind(operand) != _kind(node):
             continue
         with graph.graph.inserting_before(node):
-            left = given(graph, aten.logical_not.default, chosen, like=_shape(chosen))  # pyright: ignore[reportArgumentType]
-            filled = given(graph, aten.masked_fill.Scalar, of, left, 0, like=node.meta["val"])
-        _replace(graph, node, filled)
+            inverse = insert_call(graph, aten.logical_not.default, condition, meta=meta_of(condition))
+            filled = insert_call(graph, aten.masked_fill.Scalar, operand, inverse, 0, meta=meta_of(node))
+        replace(graph, node, filled)
 
 
-Pass = Callable[[GraphModule, Handover], None]
-"""Changes a graph in place. What is handed over concerns the one pass that may change its form."""
+def _kind(node: Node) -> tuple[torch.Size, torch.dtype]:
+    return meta_of(node).shape, meta_of(node).dtype
 
 
-def _of_graph(rewrite: Callable[[GraphModule], None]) -> Pass:
-    return lambda graph, _: rewrite(graph)
-
-
+Pass = Callable[[GraphModule], None]
+"""Changes a graph in place."""
 _NEEDED = "eliminate_dead_code"
-_CLEAN: tuple[str, Pass] = (_NEEDED, _of_graph(_drop_unused))
+_CLEAN: tuple[str, Pass] = (_NEEDED, _eliminate_dead_code)
 PASSES: tuple[tuple[str, Pass], ...] = (
     _CLEAN,
-    ("fold_constants", _of_graph(_keep_constants)),
-    ("drop_times_one", _of_graph(_drop_times_one)),
-    ("hoist_steps", _of_graph(at_once)),
+    ("fold_constants", fold_constants),
+    ("drop_times_one", drop_times_one),
+    ("hoist_steps", hoist_steps),
     _CLEAN,
-    ("merge_views", _of_graph(_one_node_a_view)),
-    ("share_subexpressions", _of_graph(_share)),
+    ("merge_views", merge_views),
+    ("share_subexpressions", share_subexpressions),
     _CLEAN,
-    ("fuse_multiply_add", _of_graph(_multiply_and_add)),
+    ("fuse_multiply_add", fuse_multiply_add),
     _CLEAN,
-    ("low_rank_weights", _of_graph(spans)),
-    ("mask_padding", _of_graph(dead_steps)),
-    ("row_gather", _of_graph(gathers)),
+    ("low_rank_weights", factor_weights),
+    ("mask_padding", mask_padding),
+    ("gather_rows", gather_rows),
     _CLEAN,
-    ("rematerialise_outer", unstored),
+    ("softmax_gradient", rewrite_softmax_gradients),
+    ("fill_zeros", fill_zeros),
+    ("share_subexpressions", share_subexpressions),
     _CLEAN,
-    ("softmax_gradient", _of_graph(soft_labels)),
-    ("fill_zeros", _of_graph(_zeros)),
-    ("share_subexpressions", _of_graph(_share)),
     _CLEAN,
-    ("proximal_step", _of_graph(pulls)),
-    ("gather_scatter", _of_graph(picks)),
+    ("client_loop", fuse_client_loops),
     _CLEAN,
-    ("client_loop", _of_graph(each_client)),
-    _CLEAN,
-    ("in_place", _of_graph(in_place)),
-    ("skinny_gemm", _of_graph(few_rows)),
-    ("write_over_inputs", _of_graph(over_inputs)),
+    ("in_place", write_in_place),
+    ("skinny_gemm", use_skinny_gemm),
 )
-"""Name and function, in order; what is done several times has one name."""
+"""Name and function, in order; what is done twice has one name."""
 OPTIONAL: tuple[str, ...] = tuple(dict.fromkeys(name for name, _ in PASSES if name != _NEEDED))
 """Passes that others can do without."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch.fx import Node
 
 from tacit.compile.client_loop.lower import Draft, Read
-from tacit.compile.kernels.native_client_loop import Kind
+from tacit.compile.kernels.each_client import Kind
 
 
 class Mask(NamedTuple):
@@ -34,30 +34,30 @@ _ZERO_OF: dict[Kind, tuple[int, ...]] = {
 _ADDED: dict[Kind, tuple[int, tuple[int, ...]]] = {
     Kind.SUM: (0, (1,)),
     Kind.MATRIX: (2, (0, 1)),
-    Kind.PUT: (2, (1,)),
+    Kind.ADD_ROWS: (2, (1,)),
 }
 """The operand that is added to, and those of which one that is zero adds nothing."""
 
 
-def skips(members: dict[Node, Draft], asked: Sequence[Node], in_place: set[Node]) -> dict[Node, Mask]:
+def skippable(members: dict[Node, Draft], outputs: Sequence[Node], in_place: set[Node]) -> dict[Node, Mask]:
     """The mask under which each may be passed over, of those that may; `in_place` write over what they add to."""
     zeros = _zeros(members)
     readers: dict[Node, list[Node]] = {}
     for node, draft in members.items():
         for read in draft.reads:
             readers.setdefault(read.root, []).append(node)
-    found: dict[Node, Mask] = {}
+    result: dict[Node, Mask] = {}
     stand_in: set[Node] = set()  # what others that are passed over leave as it is
     for node, draft in reversed(members.items()):
-        masks = {found.get(reader) for reader in readers.get(node, ())}
-        unread = masks.pop() if len(masks) == 1 and node not in asked and node not in stand_in else None
+        masks = {result.get(reader) for reader in readers.get(node, ())}
+        unread = masks.pop() if len(masks) == 1 and node not in outputs and node not in stand_in else None
         idle = _adds_nothing(draft, zeros) if node in in_place else set()
         if unread:
-            found[node] = unread
+            result[node] = unread
         elif idle and draft.over:
-            found[node] = min(idle, key=lambda mask: mask.offset)
+            result[node] = min(idle, key=lambda mask: mask.offset)
             stand_in.add(draft.over)
-    return found
+    return result
 
 
 def _zeros(members: dict[Node, Draft]) -> dict[Node, set[Mask]]:

@@ -19,7 +19,7 @@ typedef struct {
     float alpha, beta;
 } Factors;
 
-enum { SUM, PRODUCT, QUOTIENT, MULTIPLE, RECTIFIED, GATED, EXPONENTIAL, ADDED_PRODUCT, FILLED, CHOSEN, TOTAL, LARGEST, MATRIX, PICKED, PUT };
+enum { SUM, PRODUCT, QUOTIENT, MULTIPLE, RECTIFIED, GATED, EXPONENTIAL, ADDED_PRODUCT, FILLED, CHOSEN, TOTAL, LARGEST, MATRIX, TAKE_ROWS, ADD_ROWS };
 enum { GROUP = 5, QUAD = 4, NOTHING = -1 };
 
 /* e^x as 2^n e^r, where |r| is at most half of ln 2 and e^r a polynomial; to two units in the last place. */
@@ -317,8 +317,8 @@ static void once(const Operation *o, Factors f, const float *a, const float *b, 
         case TOTAL: reduce(0, o, a, to); break;
         case LARGEST: reduce(1, o, a, to); break;
         case MATRIX: matrix(o, f, a, b, c, to); break;
-        case PICKED: picked(o, a, (const long *)b, to); break;
-        case PUT: put(o, f, (const long *)a, b, c, to); break;
+        case TAKE_ROWS: picked(o, a, (const long *)b, to); break;
+        case ADD_ROWS: put(o, f, (const long *)a, b, c, to); break;
     }
 }
 
@@ -395,11 +395,11 @@ static int stays(const Memory *m, const Operation *o)
                    (depth == 0 || (along_matrix(m, a, n[0], depth) && along_matrix(m, b, depth, n[1]))) &&
                    (c->memory == NOTHING ||
                     ((c->stride[1] == 0 || c->stride[1] == 1) && along_matrix(m, c, n[0], n[1])));
-        case PICKED:
+        case TAKE_ROWS:
             return inside(m, to, 4, (Box){{1, n[1], n[2]}, {0, to->stride[1], 1}}) &&
                    (depth == 0 || inside(m, a, 4, (Box){{1, depth, n[2]}, {0, a->stride[1], 1}})) &&
                    inside(m, b, 8, (Box){{1, n[1], 1}, {0, b->stride[1], 0}});
-        case PUT:
+        case ADD_ROWS:
             return inside(m, to, 4, (Box){{n[0], n[1], 1}, {n[1], 1, 0}}) &&
                    (depth == 0 || (inside(m, a, 8, (Box){{depth, 1, 1}, {a->stride[0], 0, 0}}) &&
                                    inside(m, b, 4, (Box){{depth, n[1], 1}, {b->stride[0], 1, 0}}))) &&
@@ -423,8 +423,8 @@ long each_client(const Operation *operations, const Factors *factors, void **mem
         for (const Operation *o = operations; o < operations + several; o++) {
             const uint8_t *unless = found(memory, &o->unless, k, 1);
             if (unless && *unless) continue;
-            once(o, factors[o - operations], found(memory, &o->a, k, bytes(o->kind, CHOSEN, PUT)),
-                 found(memory, &o->b, k, bytes(o->kind, FILLED, PICKED)), found(memory, &o->c, k, 4),
+            once(o, factors[o - operations], found(memory, &o->a, k, bytes(o->kind, CHOSEN, ADD_ROWS)),
+                 found(memory, &o->b, k, bytes(o->kind, FILLED, TAKE_ROWS)), found(memory, &o->c, k, 4),
                  found(memory, &o->to, k, 4));
         }
     leave();

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.compile.kernels.build import call, library
+from tacit.compile.kernels.library import call, library
 
 
 def shuffled(
@@ -16,11 +16,11 @@ def shuffled(
     """
     if library() is None:
         return None
-    several = len(sizes)
-    if several and (sizes.min() < 1 or epochs * -(-int(sizes.max()) // batch) > steps):
+    count = len(sizes)
+    if count and (sizes.min() < 1 or epochs * -(-int(sizes.max()) // batch) > steps):
         raise ValueError(f"{steps} steps are too few for {int(sizes.max())} rows, or a client has none")
-    rows = torch.empty(several, steps, batch, dtype=torch.int64)
+    rows = torch.empty(count, steps, batch, dtype=torch.int64)
     mask, live = (torch.empty(shape, dtype=torch.bool) for shape in (rows.shape, rows.shape[:2]))
-    given = (torch.from_numpy(np.array(each, np.int64)) for each in (keys, sizes, firsts))
-    call("shuffled_rows", (*given, rows, mask, live), several, epochs, batch, steps)
+    inputs = (torch.from_numpy(np.array(each, np.int64)) for each in (keys, sizes, firsts))
+    call("shuffled_rows", (*inputs, rows, mask, live), count, epochs, batch, steps)
     return rows, mask, live

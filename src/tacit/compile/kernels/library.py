@@ -18,7 +18,6 @@ SOURCES: Final = (
     "first.c",
     "linear.c",
     "each_client.c",
-    "rows.c",
     "shuffles.c",
     "room.c",
 )
@@ -28,6 +27,11 @@ SOURCES: Final = (
 def library() -> ctypes.CDLL | None:
     """The kernels, or None, and a line in the log: switched off, no compiler, or one that does not understand them."""
     return c_library.load([HERE / name for name in SOURCES], HERE.glob("*.h"))
+
+
+def compiled() -> bool:
+    """Whether there are kernels: a compiler was found, and it understood them."""
+    return library() is not None
 
 
 def name() -> str:
@@ -49,6 +53,6 @@ def call(function: str, tensors: Sequence[Tensor | None], *numbers: float) -> in
 
     What it returns, where it returns something.
     """
-    found = library()
-    assert found is not None, "asked before"
-    return c_library.call(found, function, tensors, *numbers)
+    kernels = library()
+    assert kernels is not None, "asked before"
+    return c_library.call(kernels, function, tensors, *numbers)

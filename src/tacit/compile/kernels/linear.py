@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tacit.compile.kernels.build import call, library, operation
+from tacit.compile.kernels.library import call, library, operation
 
 _FEW: Final = 64  # rows
 _LARGE: Final = 2**18  # numbers of a matrix; smaller ones stay in a core's cache, and torch is as fast
