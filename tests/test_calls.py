@@ -280,15 +280,6 @@ def test_a_client_may_be_named_by_its_number() -> None:
     assert np.array_equal(ANY.Result.predict(result, np.eye(3), 2), result.predict(np.eye(3), "2"))
 
 
-def test_a_batch_beyond_all_rows_is_all_rows_and_takes_no_memory_for_more() -> None:
-    whole, endless = (
-        tacit.train(DATA, MODEL, tacit.FedAvg(), training=replace(TRAINING, batch=n), progress=False)
-        for n in (int(DATA.sizes.max()), 10**9)
-    )
-    one, other = (result.run.progress.server.view.model for result in (whole, endless))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_a_table_with_truth_values_is_one_of_numbers() -> None:
     table = pd.get_dummies(pd.DataFrame({"size": [1.5, 2.0, 3.0, 4.0], "kind": ["u", "v", "u", "v"]}))
     data = tacit.from_clients({"a": (table, [0, 1, 0, 1])}, test_fraction=0)

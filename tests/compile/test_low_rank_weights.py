@@ -1,7 +1,5 @@
 """A recorded program that keeps the first layer as shares of the client's examples gives what the plain one gives."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from tacit.methods import Ditto, FedAvg, FineTuned, PFedMe, Scaffold
 from tacit.methods.optimizers import LocalSgd
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.rounds.assemble import Training, assemble
+from tacit.rounds.assemble import Performance, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
@@ -58,11 +56,10 @@ def federation(sizes: list[int], spoil: int | None = None) -> FederatedDataset:
 
 
 def run(method: Method, data: FederatedDataset, compile: Compile, devices: Availability = Availability()) -> Run:
-    training = Training(
-        rounds=3, sampler=Poisson(0.8), batch=4, epochs=3, chunk=4, dtype=torch.float64, devices=devices
-    )
-    parts = assemble(data, initialise(MLP(64, CLASSES, (5,)), 0), method, CENTRAL, training)
-    parts = parts._replace(engine=replace(parts.engine, compile=compile))
+    training = Training(rounds=3, sampler=Poisson(0.8), batch=4, epochs=3, dtype=torch.float64, devices=devices)
+    performance = Performance(chunk=4, compile=compile)
+    model = initialise(MLP(64, CLASSES, (5,)), 0)
+    parts = assemble(data, model, method, CENTRAL, training, performance=performance)
     return Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=100))
 
 

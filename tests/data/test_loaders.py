@@ -54,7 +54,7 @@ def test_without_a_common_fraction_all_own_test_rows_are_the_common_test_set() -
 def test_unknown_names_get_the_nearest_or_the_list() -> None:
     with pytest.raises(TacitError, match="unknown data source 'digit': did you mean 'digits'"):
         load("digit")
-    with pytest.raises(TacitError, match="use one of chmnist, cifar10"):
+    with pytest.raises(TacitError, match="use one of digits, csv"):
         load("imagenet-22k")
     with pytest.raises(TacitError, match="unknown partition of digits 'dirichlett': did you mean 'dirichlet'"):
         digits(partition="dirichlett")

@@ -443,6 +443,7 @@ PLANS_AHEAD = {
     "report/budget_shares.py",
     "estimation/messages.py",  # noise of a message from its epsilon, before anything is sent
     "rounds/assemble.py",
+    "experiments/config.py",
 }
 """Who asks what noise would cost, or only names an accountant; nothing of it is called spent."""
 

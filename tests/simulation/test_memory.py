@@ -8,7 +8,7 @@ import pytest
 _LEFT = """
 import sys, torch
 from contextlib import nullcontext
-from tacit.simulation import memory
+from tacit.simulation import device
 
 def now():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
@@ -18,9 +18,9 @@ def left(size=2**24):
     del large
     return now() - before > 2 * size
 
-assert memory.keep_memory()
+assert device.keep_memory()
 found = [left()]
-with memory.apart():
+with device.apart():
     found.append(left())
 print(*found, left(2**25))
 """

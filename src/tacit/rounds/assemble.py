@@ -199,9 +199,7 @@ def assemble(
 
     `sizes`: the clients' public numbers of rows, where the federation at hand has not all the rows.
     """
-    if sizes is None:  # a batch beyond all rows is all rows; padding it up to its size would take memory for nothing
-        sizes = federation.sizes
-        training = replace(training, batch=min(training.batch, int(sizes.max())))
+    sizes = federation.sizes if sizes is None else sizes
     if not (federation.x.dtype == torch.uint8 and training.dtype == torch.float32):  # bytes are scaled by the batch
         federation = federation.astype(training.dtype)
     model = copy.deepcopy(model).to(training.dtype)

@@ -10,7 +10,7 @@ from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset, offsets_of
 from tacit.models import SoftmaxRegression
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.rounds.assemble import Privacy, Training, assemble
+from tacit.rounds.assemble import Performance, Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
@@ -59,10 +59,8 @@ def trained(
     """A run that has not started, of everybody in every round, in double precision."""
     held = federation(data)
     model = SoftmaxRegression(held.x.shape[1], held.classes)
-    training = Training(
-        rounds, Poisson(1.0), batch, epochs, seed=seed, chunk=chunk, dtype=torch.float64, devices=devices
-    )
-    made = assemble(held, model, method, privacy, training)
+    training = Training(rounds, Poisson(1.0), batch, epochs, seed=seed, dtype=torch.float64, devices=devices)
+    made = assemble(held, model, method, privacy, training, performance=Performance(chunk=chunk))
     return Run(*made, Ledger.open(":memory:"), Schedule(evaluate_every=10**6))
 
 

@@ -10,6 +10,7 @@ from tacit.core import tree
 from tacit.core.contract import Method
 from tacit.errors import TacitError
 from tacit.estimation.multitask.objective import objective
+from tacit.experiments.build import build_training
 from tacit.experiments.config import parse
 from tacit.experiments.train import train
 from tacit.methods import Ditto, FedAvg, LocalOnly, Multitask, Scaffold
@@ -112,7 +113,7 @@ def test_a_drop_of_one_is_an_error_that_says_so() -> None:
     with pytest.raises(TacitError, match="every device would be dropped"):
         Availability(drop=1.0)
     with pytest.raises(TacitError, match="drop"):
-        parse({"devices": {"drop": 1.0}})
+        build_training(parse({"devices": {"drop": 1.0}}))
     with pytest.raises(TacitError, match=r"variability is 1\.5"):
         Availability(variability=1.5)
 

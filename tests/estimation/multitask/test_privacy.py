@@ -104,7 +104,7 @@ def test_wrong_options_are_told() -> None:
         ({"floor": 0.0}, "floor"),
         ({"xi": 2.0}, "xi must be at most 1"),
         ({"strength": 0.0}, "strength must be above 0"),
-        ({"covariance": "none"}, "covariance is 'none'"),
+        ({"covariance": "none"}, "covariance='none'"),
     ):
         with pytest.raises(TacitError, match=told):
             Multitask(**options)  # pyright: ignore[reportArgumentType]
