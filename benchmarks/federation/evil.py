@@ -73,14 +73,14 @@ def lied(blob: bytes, kind: str, old: Path) -> bytes:
     bodies = [name for name in reply.tensors if name.startswith("body/") or name == "mask"]
     first, leaf = (bodies[0], reply.tensors[bodies[0]]) if bodies else ("body/", torch.zeros(1))
     tensors = {
-        "nan": {"bit": torch.full_like(reply.tensors["bit"], torch.nan)} if "bit" in reply.tensors else {},
-        "floats": {first: leaf.double()},  # bodies are integers of a lattice: nothing else may come in their place
-        "huge": {first: torch.full_like(leaf, torch.iinfo(torch.int32).max)},
-        "wrong shape": {first: leaf.reshape(-1)[: leaf.numel() // 2]},
+        "nan": lambda: {"bit": torch.full_like(reply.tensors["bit"], torch.nan)},
+        "floats": lambda: {first: leaf.double()},  # bodies are integers of a lattice: nothing else may come there
+        "huge": lambda: {first: torch.full_like(leaf, torch.iinfo(torch.int32).max)},
+        "wrong shape": lambda: {first: leaf.reshape(-1)[: leaf.numel() // 2]},
     }
     headers = {"old round": {"round": 77}, "other run": {"run": "another-run"}}
     if kind in tensors:
-        return pack(replace(reply, tensors=reply.tensors | tensors[kind]))
+        return pack(replace(reply, tensors=reply.tensors | tensors[kind]()))
     if kind in headers:
         return pack(replace(reply, **headers[kind]))
     raw = {"replayed": lambda: old.read_bytes(), "not a message": lambda: b"\x00" * 999}
