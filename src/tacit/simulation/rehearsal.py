@@ -91,7 +91,8 @@ class Rehearsal:
     @cached_property
     def _states(self) -> Tree:
         """What clients have after their first round."""
-        return self.program(*self._inputs(torch.Generator().manual_seed(_SEED), 0))[1]
+        after = self.program(*self._inputs(torch.Generator().manual_seed(_SEED), 0))[1]
+        return tree.each(lambda leaf: leaf.to(_kind(after)), after)
 
     @property
     def data(self) -> list[tuple[Tensor, Tensor]]:
@@ -206,8 +207,14 @@ def _states(first: Tree, clients: int, draw: torch.Generator) -> Tree:
     """
     if not first:
         return {}
-    rows = tree.unflatten(_near(tree.flatten(first).expand(clients, -1), draw), first)
+    row = tree.flatten(first).to(_kind(first))
+    rows = tree.unflatten(_near(row.expand(clients, -1), draw), first)
     return tree.each(lambda leaf: torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).copy_(leaf), rows)
+
+
+def _kind(states: Tree) -> torch.dtype:
+    """What a store keeps of all leaves: the type of the first."""
+    return next(iter(states.values())).dtype
 
 
 def _near(leaf: Tensor, draw: torch.Generator) -> Tensor:
