@@ -22,12 +22,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.compile.ir import calls, meta_of
+from tacit.compile.ir import calls, meta_of, readers_of
 from tacit.compile.kernels import each_client as _defines_rows  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 aten, ours = torch.ops.aten, torch.ops.tacit
 _PRODUCTS = (aten.bmm.default, aten.baddbmm.default)
 _VIEWS = (aten.as_strided.default, aten.view.default, aten.expand.default, aten.transpose.int, aten.permute.default)
+_COMPARISONS = aten.sign, aten.sgn, aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne
+_JUMPS = {getattr(packet, name) for packet in _COMPARISONS for name in packet.overloads()}
 _FEWEST = 4  # fewer products do not pay for B B'
 _PASSES = 1.25  # what a wide product costs against its multiplications: it also goes through all weights in memory
 
@@ -236,6 +238,8 @@ class _Factoring:
         if not any(self._known(a) for a in args):
             return None
         if node.target in (aten.add.Tensor, aten.sub.Tensor):
+            if any(reader.target in _JUMPS for reader in readers_of(node)):
+                return None  # W - W0 would be S' B, which is not 0 where the rounded weights are the same
             alpha: Any = node.kwargs.get("alpha", 1)
             return self._sum(args[0], args[1], alpha if node.target is aten.add.Tensor else -alpha)
         if node.target in (aten.mul.Tensor, aten.mul.Scalar) and isinstance(args[1], int | float):
