@@ -29,8 +29,8 @@ from rich.console import Console
 
 from benchmarks.machine import CORES, machine
 from tacit.compile import pipeline, replay
-from tacit.compile.client_loop import fuse
 from tacit.compile.kernels import convolution
+from tacit.compile.passes import client_loop
 from tacit.simulation import cohort_program, draws, rehearsal
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))  # where the rounds' own imports come from
@@ -81,7 +81,7 @@ KERNELS: dict[str, Variant] = {
     "winograd.c": partial(without_convolution, "winograd"),
     "first.c": partial(without_convolution, "first"),
     "shuffles.c": lambda: mock.patch.object(draws, "shuffled", return_value=None),
-    "skipped padding": lambda: mock.patch.object(fuse, "skippable", return_value={}),
+    "skipped padding": lambda: mock.patch.object(client_loop, "skippable", return_value={}),
 }
 VARIANTS: dict[str, Variant] = (
     {"(nothing)": unchanged} | {name: partial(without_pass, name) for name in pipeline.OPTIONAL} | KERNELS

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy, linear
 
-from tacit.compile.client_loop import lower
 from tacit.compile.kernels import compiled
+from tacit.compile.passes import lower
 from tests.compile.test_compiled_passes import numbers, simplified
 
 pytestmark = pytest.mark.skipif(not compiled(), reason="no C compiler that the kernels can be built with")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from tacit.compile.ir import trace
 from tacit.compile.kernels import compiled
 from tacit.compile.pipeline import simplify
-from tacit.compile.trace import trace
 from tests.compile.test_small_passes import CLIENTS
 
 pytestmark = pytest.mark.skipif(not compiled(), reason="no C compiler that the kernels can be built with")

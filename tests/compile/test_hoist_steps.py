@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tacit.compile.ir import trace
 from tacit.compile.pipeline import simplify
-from tacit.compile.trace import trace
 
 aten = torch.ops.aten
 CLIENTS, STEPS, BATCH, INPUTS, OUTPUTS = 3, 5, 4, 6, 2

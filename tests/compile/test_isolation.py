@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from tacit.compile import replay as recording
-from tacit.compile.trace import trace
+from tacit.compile.ir import trace
 from tacit.core import tree
 from tacit.errors import TacitError
 from tacit.methods import REGISTRY, AdaPeD, Ditto, FedAvg

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit import c_library
-from tacit.compile.kernels import compiled, library
+from tacit.compile import kernels
+from tacit.compile.kernels import compiled
 from tacit.compile.kernels.each_client import NOTHING, OWN, Kind, Operand, Operation, encode
 from tacit.compile.kernels.shuffles import shuffled
 from tacit.privacy.mechanisms import clipped_upload_sum
@@ -27,7 +28,7 @@ SIZE = ROWS * WIDE
 def test_a_compiler_has_nothing_to_complain_of(compiler: str) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"no {compiler} here")
-    sources = [*(str(library.HERE / name) for name in library.SOURCES), str(clipped_upload_sum.SOURCE)]
+    sources = [*(str(kernels.HERE / name) for name in kernels.SOURCES), str(clipped_upload_sum.SOURCE)]
     command = [compiler, "-march=native", "-fsyntax-only", *c_library.WARNINGS, "-Werror", *sources]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -154,7 +155,7 @@ def test_shuffled_rows_that_have_no_place_are_refused() -> None:
 @needs_a_compiler
 def test_too_many_pieces_of_memory_end_with_a_message() -> None:
     code = (
-        "import ctypes; from tacit.compile.kernels.library import library; room = library().room;"
+        "import ctypes; from tacit.compile.kernels import library; room = library().room;"
         "room.restype = ctypes.c_void_p; [room(8) for _ in range(17)]"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

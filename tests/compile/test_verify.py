@@ -14,9 +14,8 @@ from torch.fx import GraphModule
 
 from tacit.compile import pipeline
 from tacit.compile.acceptance import Refused
+from tacit.compile.ir import trace
 from tacit.compile.pipeline import OPTIONAL, PASSES, simplify
-from tacit.compile.trace import trace
-from tacit.compile.verify import OPERATORS, Malformed, contract_of, verify
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
@@ -25,7 +24,9 @@ from tacit.models import MLP, FiveLayerCNN, TwoConvCNN, initialise
 from tacit.rounds.assemble import Performance, Training, assemble
 from tacit.sampling.cohorts import FixedSize
 from tacit.simulation.cohort_program import Broadcast, CohortProgram
+from tests.compile import verifier
 from tests.compile.trials import record_scaled
+from tests.compile.verifier import OPERATORS, Malformed, contract_of, verified, verify
 from tests.worlds import CENTRAL
 
 aten, ours = torch.ops.aten, torch.ops.tacit
@@ -83,16 +84,10 @@ def test_programs_are_well_formed_after_every_pass(world: str, method: str, monk
         seen["verified"] += 1
         verify(graph, contract)
 
-    monkeypatch.setattr(pipeline, "verify", counted)
+    monkeypatch.setattr(verifier, "verify", counted)
     made = prepared(engine(WORLDS[world], METHODS[method]))
     assert all(program is not None for program in made.programs.values())
     assert seen["verified"] == 2 * len(PASSES) * len(made.programs)  # in single precision, and in double
-
-
-def test_nothing_is_verified_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TACIT_VERIFY")
-    monkeypatch.setattr(pipeline, "verify", None)
-    simplify(trace(lambda x: x * 2, torch.ones(2)))
 
 
 # what a pass may do wrong, and what is then said of it
@@ -200,7 +195,7 @@ BUGS: dict[Callable[[GraphModule], None], str] = {
 def test_a_pass_that_leaves_no_program_is_named_and_the_recording_refused(
     bug: Callable[[GraphModule], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "PASSES", ((bug.__name__, bug), *PASSES))
+    monkeypatch.setattr(pipeline, "PASSES", verified([(bug.__name__, bug), *PASSES]))
     with pytest.raises(Refused, match=f"the pass {bug.__name__} left no program.*{BUGS[bug]}"):
         record_scaled(program, X, Y)
 
@@ -208,7 +203,7 @@ def test_a_pass_that_leaves_no_program_is_named_and_the_recording_refused(
 def test_a_refusal_is_logged_with_the_name_of_the_pass_and_the_plain_program_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pipeline, "PASSES", (*PASSES, ("careless", change_a_results_shape)))
+    monkeypatch.setattr(pipeline, "PASSES", verified([*PASSES, ("careless", change_a_results_shape)]))
     with caplog.at_level(logging.WARNING, "tacit"):
         made = prepared(engine(WORLDS["small MLP"], FedAvg(), compile="auto"))
     assert list(made.programs.values()) == [None] * len(made.programs)

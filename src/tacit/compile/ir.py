@@ -1,17 +1,20 @@
-"""Recorded programs as torch.fx graphs: making nodes, asking what they are, and in whose memory their numbers lie.
+"""Recorded programs as torch.fx graphs: tracing one, making nodes, asking what they are, and where their numbers lie.
 
 Every node with one tensor as its result has `meta["val"]`: a tensor on the device `meta`, with a shape, a type and
 strides, and without numbers.
 """
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 aten = torch.ops.aten
 _VIEWS_BY_SHAPE = {
@@ -28,6 +31,82 @@ _VIEWS_BY_SHAPE = {
     aten.squeeze.dim,
 }
 """Views that follow from the shape of their operand, whatever its strides are."""
+
+
+def trace(program: Callable[..., Any], *inputs: Any) -> GraphModule:
+    """A graph from the leaves of `inputs` to the leaves of the result, run once on these inputs.
+
+    No operation of it writes to memory: what the program changes in place becomes a new value.
+
+    Raises:
+        RuntimeError: a value decides what is done next, or memory that was changed in place is read under another name.
+    """
+    tape = _Tape(pytree.tree_leaves(inputs))
+    with tape:
+        outputs = program(*inputs)
+    tape.graph.output(tuple(tape.node(leaf) for leaf in pytree.tree_leaves(outputs)))
+    return GraphModule(tape.constants, tape.graph)
+
+
+class _Tape(TorchDispatchMode):
+    """Writes down what torch does. `make_fx` does so, too, and takes ten times as long."""
+
+    def __init__(self, leaves: list[Tensor]) -> None:
+        super().__init__()
+        self.graph = Graph()
+        self.constants: dict[str, Tensor] = {}
+        self._nodes: Any = WeakTensorKeyDictionary()
+        for at, leaf in enumerate(leaves):
+            self._keep(leaf, self.graph.placeholder(f"input_{at}"))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is aten._local_scalar_dense.default:
+            raise RuntimeError("a value decides what is done next")
+        operands = pytree.tree_map_only(Tensor, self.node, (args, kwargs))
+        result = func(*args, **kwargs)
+        call = self.graph.call_function(_pure(func), *operands)
+        if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
+            self._forget_other_names(args[0])
+        if isinstance(result, Tensor):
+            self._keep(result, call)
+        else:
+            for at, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self._keep(part, self.graph.call_function(operator.getitem, (call, at)))
+        return result
+
+    def node(self, value: Tensor) -> Node:
+        """Who made it; what nobody made is a constant."""
+        if value not in self._nodes:
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = value.detach()
+            self._keep(value, self.graph.get_attr(name))
+        if self._nodes[value] is None:
+            raise RuntimeError("memory that was changed in place is read under another name")
+        return self._nodes[value]
+
+    def _keep(self, value: Tensor, node: Node) -> None:
+        node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        self._nodes[value] = node
+
+    def _forget_other_names(self, written: Tensor) -> None:
+        """Whoever else shows this memory has another value now, and no node for it."""
+        memory = written.untyped_storage()._cdata
+        if any(constant.untyped_storage()._cdata == memory for constant in self.constants.values()):
+            raise RuntimeError("a constant is changed in place")
+        for other in [each for each in self._nodes if each.untyped_storage()._cdata == memory]:
+            self._nodes[other] = None
+
+
+def _pure(func: Any) -> Any:
+    """The operation that gives what `func` leaves in its first argument."""
+    if not func._schema.is_mutable:
+        return func
+    name = func._schema.name.removeprefix("aten::")
+    if not name.endswith("_") or not hasattr(aten, name[:-1]):
+        raise RuntimeError(f"{name} writes to memory that was given")
+    return getattr(getattr(aten, name[:-1]), func._overloadname)
 
 
 def insert_call(graph: GraphModule, target: Any, *args: Any, meta: Tensor, **kwargs: Any) -> Node:

@@ -13,8 +13,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from tacit.compile.acceptance import Pair, Program, Refused, Trials, accept
+from tacit.compile.ir import trace
 from tacit.compile.pipeline import simplify
-from tacit.compile.trace import trace
 
 Check = Callable[["Recording"], str]
 """Why a recorded program may not be used although it gives the same; "" if it may."""

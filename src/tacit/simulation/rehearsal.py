@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from tacit.compile.acceptance import Program, Refused, Trial
+from tacit.compile.ir import trace
 from tacit.compile.replay import Recording, record
-from tacit.compile.trace import trace
 from tacit.core import tree
 from tacit.core.contract import Shared, Tree
 from tacit.data.dataset import as_input

@@ -18,7 +18,7 @@ from torch.func import vjp, vmap
 from torch.nn.functional import max_pool2d, pad
 from torch.overrides import TorchFunctionMode
 
-from tacit.compile.kernels.library import call, library, operation
+from tacit.compile.kernels import call, library, operation
 
 aten = torch.ops.aten
 Pair = tuple[int, int]

@@ -1,7 +1,7 @@
 """Lists of small operations that are done for one client after another (`each_client.c`), as one torch operation.
 
 A list is two tensors, so that a recorded program can hold it: numbers of each operation (kind, three sizes, depth, five
-operands) and its two factors. A pass over recorded programs (`tacit.compile.client_loop.fuse`) writes them.
+operands) and its two factors. A pass over recorded programs (`tacit.compile.passes.client_loop`) writes them.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.compile.kernels.library import call, operation
+from tacit.compile.kernels import call, operation
 
 OWN: Final = 0
 """The memory that a list works in; inputs follow, then outputs."""

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.compile.kernels.library import call, library
+from tacit.compile.kernels import call, library
 
 
 def shuffled(

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx import GraphModule, Node
 
-from tacit.compile.ir import meta_of
-from tacit.compile.trace import trace
+from tacit.compile.ir import meta_of, trace
 
 aten = torch.ops.aten
 _FEWEST = 3  # steps that are worth it

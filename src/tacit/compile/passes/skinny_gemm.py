@@ -1,18 +1,69 @@
 """Linear layers whose matrix is large and whose batch is small take kernels of their own, where these are compiled.
 
-A pass over a recorded program (see pipeline.py), the last one: updates are in place by then.
+torch's own read such a matrix at a fraction of its memory's speed. A pass over a recorded program (see pipeline.py), the
+last one: updates are in place by then.
 """
 
 import operator
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from tacit.compile.ir import base_of, calls, insert_call, meta_of, readers_of
-from tacit.compile.kernels.linear import suits
+from tacit.compile.kernels import call, library, operation
 
 aten, ours = torch.ops.aten, torch.ops.tacit
+_FEW: Final = 64  # rows
+_LARGE: Final = 2**18  # numbers of a matrix; smaller ones stay in a core's cache, and torch is as fast
+
+
+def suits(clients: int, rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> bool:
+    """Whether these are faster than torch's own."""
+    sized = clients > 0 and 0 < rows <= _FEW and inputs * outputs >= _LARGE and inputs % 16 == 0 and outputs % 4 == 0
+    return sized and dtype == torch.float32 and library() is not None
+
+
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """[clients, rows, inputs] by [clients, outputs, inputs], with a bias [clients, outputs] or none."""
+    x, weight, bias = x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous()
+    clients, outputs, inputs = weight.shape
+    y = x.new_empty(clients, x.shape[1], outputs)
+    call("linear_forward", (x, weight, bias, y), outputs * inputs, outputs, clients, x.shape[1], inputs, outputs)
+    return y
+
+
+def _back(y: Tensor, weight: Tensor) -> Tensor:
+    """[clients, rows, outputs] by [clients, outputs, inputs]."""
+    y, weight = y.contiguous(), weight.contiguous()
+    clients, outputs, inputs = weight.shape
+    x = y.new_empty(clients, y.shape[1], inputs)
+    call("linear_back", (y, weight, x), outputs * inputs, clients, y.shape[1], inputs, outputs)
+    return x
+
+
+def _add(weight: Tensor, y: Tensor, x: Tensor, factor: float) -> Tensor:
+    """weight += factor y' x, in place."""
+    y, x = y.contiguous(), x.contiguous()
+    clients, outputs, inputs = weight.shape
+    call("linear_add", (weight, y, x), float(factor), clients, y.shape[1], inputs, outputs)
+    return weight
+
+
+def _step(weight: Tensor, y: Tensor, x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """What `_back` gives, and then `_add`."""
+    y, x = y.contiguous(), x.contiguous()
+    clients, outputs, inputs = weight.shape
+    to_x = x.new_empty(x.shape)
+    call("linear_step", (weight, y, x, to_x), float(factor), clients, y.shape[1], inputs, outputs)
+    return to_x, weight
+
+
+operation("few_rows(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _forward)
+operation("few_rows_back(Tensor y, Tensor weight) -> Tensor", _back)
+operation("few_rows_add_(Tensor(a!) weight, Tensor y, Tensor x, float factor) -> Tensor(a!)", _add)
+operation("few_rows_step_(Tensor(a!) weight, Tensor y, Tensor x, float factor) -> (Tensor, Tensor(a!))", _step)
 
 
 def use_skinny_gemm(graph: GraphModule) -> None:

@@ -1,14 +1,15 @@
-"""What every pass must keep of a recorded program, checked after each of them under `TACIT_VERIFY=1`.
+"""What every pass must keep of a recorded program, checked after each of them in the tests of this room.
 
 A checker, not a proof: it knows shapes, types and who writes to which memory, not what is computed. Whether the numbers
 are right is for `acceptance.py` to say. README.md has the list of what is checked, and what is not.
 """
 
 import operator
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,10 +17,11 @@ from torch.fx import GraphModule, Node
 
 from tacit.compile.acceptance import Refused
 from tacit.compile.ir import base_of, readers_of, view_source
-from tacit.compile.kernels import convolution, each_client, linear
+from tacit.compile.kernels import convolution, each_client
+from tacit.compile.passes import skinny_gemm
 
 aten, ours = torch.ops.aten, torch.ops.tacit
-_DEFINING = convolution, each_client, linear  # this room's operators
+_DEFINING = convolution, each_client, skinny_gemm  # this room's operators
 
 
 class Malformed(Refused):
@@ -42,11 +44,6 @@ class Contract:
     results: tuple[Signature, ...]
     operators: frozenset[Any]
     meta: dict[str, Any] = field(default_factory=dict, compare=False)
-
-
-def wanted() -> bool:
-    """Whether passes are to be verified (`TACIT_VERIFY=1`)."""
-    return os.environ.get("TACIT_VERIFY") == "1"
 
 
 def contract_of(graph: GraphModule) -> Contract:
@@ -236,3 +233,22 @@ def _operands(node: Node) -> list[Node]:
     operands: list[Node] = []
     torch.fx.map_arg((node.args, node.kwargs), operands.append)
     return operands
+
+
+Passes = Iterable[tuple[str, Callable[[GraphModule], None]]]
+
+
+def verified(passes: Passes) -> tuple[tuple[str, Callable[[GraphModule], None]], ...]:
+    """The same passes; one that leaves no program raises `Malformed`, with its name."""
+    contracts: WeakKeyDictionary[GraphModule, Contract] = WeakKeyDictionary()
+
+    def check(name: str, rewrite: Callable[[GraphModule], None], graph: GraphModule) -> None:
+        if graph not in contracts:
+            contracts[graph] = contract_of(graph)
+        rewrite(graph)
+        try:
+            verify(graph, contracts[graph])
+        except Malformed as error:
+            raise Malformed(f"the pass {name} left no program: {error}") from error
+
+    return tuple((name, partial(check, name, rewrite)) for name, rewrite in passes)
