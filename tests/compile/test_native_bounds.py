@@ -5,7 +5,6 @@ import subprocess
 import sys
 from contextlib import suppress
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +15,6 @@ from tacit import c_library
 from tacit.compile import kernels
 from tacit.compile.kernels import compiled
 from tacit.compile.kernels.each_client import NOTHING, OWN, Kind, Operand, Operation, encode
-from tacit.compile.kernels.shuffles import shuffled
 from tacit.privacy.mechanisms import clipped_upload_sum
 
 needs_a_compiler = pytest.mark.skipif(not compiled(), reason="no C compiler that the kernels can be built with")
@@ -142,14 +140,6 @@ def test_numbers_that_are_no_operations_are_refused() -> None:
     with pytest.raises(RuntimeError, match="not those of operations"):
         torch.ops.tacit.each_client([], list(FLOATS[:2]), [4, 4], numbers[:, :-1], factors, [SIZE], CLIENTS, SIZE)
     assert Operation(Kind.SUM, BOX, at(3), (at(1),)).numbers[-6:] == NOTHING.numbers
-
-
-@needs_a_compiler
-def test_shuffled_rows_that_have_no_place_are_refused() -> None:
-    keys, sizes, firsts = np.zeros((2, 2), np.uint64), np.array([3, 9]), np.array([0, 3])
-    assert shuffled(keys, sizes, firsts, 1, 4, 3) is not None
-    with pytest.raises(ValueError, match="2 steps are too few for 9 rows"):
-        shuffled(keys, sizes, firsts, 1, 4, 2)
 
 
 @needs_a_compiler

@@ -109,11 +109,25 @@ def _pure(func: Any) -> Any:
     return getattr(getattr(aten, name[:-1]), func._overloadname)
 
 
-def insert_call(graph: GraphModule, target: Any, *args: Any, meta: Tensor, **kwargs: Any) -> Node:
-    """A new operation at the graph's insertion point, with a result of this shape and type."""
+def insert_call(graph: GraphModule, target: Any, *args: Any, **kwargs: Any) -> Node:
+    """A new operation at the graph's insertion point; what its result is like is found without numbers."""
     node = graph.graph.call_function(target, args, kwargs)
-    node.meta["val"] = meta
+    node.meta["val"] = target(*torch.fx.map_arg(args, meta_of), **torch.fx.map_arg(kwargs, meta_of))
     return node
+
+
+def insert_constant(graph: GraphModule, value: Tensor) -> Node:
+    """A constant at the graph's insertion point; equal ones are one."""
+    names = (name for name, kept in graph.named_buffers() if kept is value or _same(kept, value))
+    name = next(names, f"_kept_{sum(1 for _ in graph.buffers())}")
+    graph.register_buffer(name, value)
+    node = graph.graph.get_attr(name)
+    node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return node
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride()) and torch.equal(a, b)
 
 
 def meta_of(node: Any) -> Tensor:
@@ -131,14 +145,6 @@ def replace(graph: GraphModule, node: Node, new: Node) -> None:
     """All users of a node read another one; the node is erased."""
     node.replace_all_uses_with(new)
     graph.graph.erase_node(node)
-
-
-def is_zero(graph: GraphModule, node: Any) -> bool:
-    """Whether it is the constant 0."""
-    if not isinstance(node, Node) or node.op != "get_attr":
-        return False
-    value = getattr(graph, str(node.target))
-    return value.dim() == 0 and not value.is_complex() and float(value) == 0
 
 
 def view_source(node: Any) -> Node | None:

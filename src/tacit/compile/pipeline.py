@@ -4,7 +4,6 @@
 lines are in this file. Names as in torch.fx: a node is one operation, its users are the operations that read it.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from tacit.compile.ir import base_of, calls, insert_call, is_zero, meta_of, readers_of, replace, view_source
+from tacit.compile.ir import base_of, calls, insert_call, insert_constant, meta_of, readers_of, replace, view_source
 from tacit.compile.passes.client_loop import fuse_client_loops
 from tacit.compile.passes.hoist_steps import hoist_steps
 from tacit.compile.passes.low_rank_weights import factor_weights
 from tacit.compile.passes.mask_padding import mask_padding
 from tacit.compile.passes.skinny_gemm import use_skinny_gemm
-from tacit.errors import TacitError
 
 aten = torch.ops.aten
 _FROM_NOTHING = {
@@ -47,24 +45,10 @@ _IN_PLACE: dict[Any, Any] = {
 
 def simplify(graph: GraphModule) -> GraphModule:
     """The graph, changed in place."""
-    without = skipped()
-    for name, rewrite in PASSES:
-        if name not in without:
-            rewrite(graph)
+    for _, rewrite in PASSES:
+        rewrite(graph)
     graph.recompile()
     return graph
-
-
-def skipped() -> frozenset[str]:
-    """Passes to go without (`TACIT_SKIP=name,name`): to find one that is wrong, or what one brings.
-
-    Raises:
-        TacitError: there is no such pass, or others cannot do without it.
-    """
-    names = frozenset(name for name in os.environ.get("TACIT_SKIP", "").split(",") if name)
-    if unknown := sorted(names - set(OPTIONAL)):
-        raise TacitError(f"TACIT_SKIP names no pass that can be left out ({', '.join(unknown)}): {', '.join(OPTIONAL)}")
-    return names
 
 
 def _eliminate_dead_code(graph: GraphModule) -> None:
@@ -80,17 +64,10 @@ def fold_constants(graph: GraphModule) -> None:
         value = _evaluate(node, known)
         if not isinstance(value, Tensor):
             continue
-        name = next((name for name, kept in graph.named_buffers() if _same(kept, value)), f"_kept_{len(known)}")
-        graph.register_buffer(name, value)
         with graph.graph.inserting_before(node):
-            constant = graph.graph.get_attr(name)
-        constant.meta = dict(node.meta)
+            constant = insert_constant(graph, value)
         known[constant] = value
         replace(graph, node, constant)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride()) and torch.equal(a, b)
 
 
 def _all_known(node: Node, known: dict[Node, Tensor]) -> bool:
@@ -148,8 +125,8 @@ def _as_strided(graph: GraphModule, node: Node, base: Node, view: Tensor) -> Nod
     if (whole.shape, whole.stride()) == (view.shape, view.stride()) and view.storage_offset() == 0:
         return base
     with graph.graph.inserting_before(node):
-        args = base, list(view.shape), list(view.stride()), view.storage_offset()
-        return insert_call(graph, aten.as_strided.default, *args, meta=meta_of(node))
+        args = list(view.shape), list(view.stride()), view.storage_offset()
+        return insert_call(graph, aten.as_strided.default, base, *args)
 
 
 def share_subexpressions(graph: GraphModule) -> None:
@@ -189,8 +166,7 @@ def _fits(term: Any, total: Node, product: Any) -> bool:
 
 def _baddbmm(graph: GraphModule, node: Node, term: Any, product: Any, beta: Any, alpha: Any) -> Node:
     with graph.graph.inserting_before(node):
-        args = term, *product.args
-        return insert_call(graph, aten.baddbmm.default, *args, meta=meta_of(node), beta=beta, alpha=alpha)
+        return insert_call(graph, aten.baddbmm.default, term, *product.args, beta=beta, alpha=alpha)
 
 
 def gather_rows(graph: GraphModule) -> None:
@@ -202,35 +178,12 @@ def gather_rows(graph: GraphModule) -> None:
         rows = isinstance(source, Node) and source.op == "get_attr" and len(args[1]) == 1 and meta_of(source).dim() > 1
         if not rows or not meta_of(source).is_contiguous() or meta_of(indices).dtype != torch.int64:
             continue
-        flat, numbers = (
-            meta_of(source).flatten(1),
-            torch.empty(meta_of(indices).numel(), dtype=torch.int64, device="meta"),
-        )
         with graph.graph.inserting_before(node):
-            table = insert_call(graph, aten.view.default, source, list(flat.shape), meta=flat)
-            one = insert_call(graph, aten.reshape.default, indices, [len(numbers)], meta=numbers)
-            part = insert_call(
-                graph,
-                aten.index_select.default,
-                table,
-                0,
-                one,
-                meta=flat[: len(numbers)].new_empty(len(numbers), flat.shape[1]),
-            )
-            whole = insert_call(graph, aten.view.default, part, list(meta_of(node).shape), meta=meta_of(node))
+            table = insert_call(graph, aten.view.default, source, [len(meta_of(source)), -1])
+            numbers = insert_call(graph, aten.reshape.default, indices, [-1])
+            part = insert_call(graph, aten.index_select.default, table, 0, numbers)
+            whole = insert_call(graph, aten.view.default, part, list(meta_of(node).shape))
         replace(graph, node, whole)
-
-
-def fill_zeros(graph: GraphModule) -> None:
-    """A choice between something and zero is something with zeros put in."""
-    for node in calls(graph, aten.where.self):
-        condition, operand, other = node.args
-        if not is_zero(graph, other) or not isinstance(operand, Node) or _kind(operand) != _kind(node):
-            continue
-        with graph.graph.inserting_before(node):
-            inverse = insert_call(graph, aten.logical_not.default, condition, meta=meta_of(condition))
-            filled = insert_call(graph, aten.masked_fill.Scalar, operand, inverse, 0, meta=meta_of(node))
-        replace(graph, node, filled)
 
 
 def softmax_gradient(graph: GraphModule) -> None:
@@ -259,15 +212,13 @@ def _subtract_softmax(graph: GraphModule, node: Node, sums: dict[Node, Node]) ->
     args: Any = node.args
     gradient, logarithm, *_ = args
     x = logarithm.args[0]
-    whole, row = meta_of(node), meta_of(x)[..., :1]
     total = _row_sums(graph, gradient, sums)
     with graph.graph.inserting_before(node):
-        largest = insert_call(graph, aten.amax.default, x, [-1], True, meta=row)
-        shifted = insert_call(graph, aten.sub.Tensor, x, largest, meta=whole)
-        powers = insert_call(graph, aten.exp.default, shifted, meta=whole)
-        normaliser = insert_call(graph, aten.sum.dim_IntList, powers, [-1], True, meta=row)
-        share = insert_call(graph, aten.div.Tensor, total, normaliser, meta=row)
-        new = insert_call(graph, aten.addcmul.default, gradient, powers, share, meta=whole, value=-1)
+        largest = insert_call(graph, aten.amax.default, x, [-1], True)
+        powers = insert_call(graph, aten.exp.default, insert_call(graph, aten.sub.Tensor, x, largest))
+        normaliser = insert_call(graph, aten.sum.dim_IntList, powers, [-1], True)
+        share = insert_call(graph, aten.div.Tensor, total, normaliser)
+        new = insert_call(graph, aten.addcmul.default, gradient, powers, share, value=-1)
     replace(graph, node, new)
 
 
@@ -276,17 +227,13 @@ def _row_sums(graph: GraphModule, gradient: Any, sums: dict[Node, Node]) -> Node
     steps, classes = _all_steps(gradient), meta_of(gradient).shape[-1]
     if steps not in sums:
         with graph.graph.inserting_after(steps):
-            sums[steps] = insert_call(graph, aten.sum.dim_IntList, steps, [-1], True, meta=_one_class(steps))
+            sums[steps] = insert_call(graph, aten.sum.dim_IntList, steps, [-1], True)
     if steps is gradient:
         return sums[steps]
-    meta = _one_class(gradient)
-    args = sums[steps], list(meta.shape), list(meta.stride()), gradient.args[3] // classes
+    one = torch.empty((*meta_of(gradient).shape[:-1], 1), device="meta")
     with graph.graph.inserting_after(gradient):
-        return insert_call(graph, aten.as_strided.default, *args, meta=meta)
-
-
-def _one_class(node: Node) -> torch.Tensor:
-    return torch.empty((*meta_of(node).shape[:-1], 1), dtype=meta_of(node).dtype, device="meta")
+        args = list(one.shape), list(one.stride()), gradient.args[3] // classes
+        return insert_call(graph, aten.as_strided.default, sums[steps], *args)
 
 
 def _all_steps(gradient: Any) -> Node:
@@ -319,14 +266,9 @@ def _covers(target: Any, node: Node) -> bool:
     return (operand.shape, operand.dtype) == (result.shape, result.dtype) and operand.is_contiguous()
 
 
-def _kind(node: Node) -> tuple[torch.Size, torch.dtype]:
-    return meta_of(node).shape, meta_of(node).dtype
-
-
 Pass = Callable[[GraphModule], None]
 """Changes a graph in place."""
-_NEEDED = "eliminate_dead_code"
-_CLEAN: tuple[str, Pass] = (_NEEDED, _eliminate_dead_code)
+_CLEAN: tuple[str, Pass] = ("eliminate_dead_code", _eliminate_dead_code)
 PASSES: tuple[tuple[str, Pass], ...] = (
     _CLEAN,
     ("fold_constants", fold_constants),
@@ -343,8 +285,6 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("gather_rows", gather_rows),
     _CLEAN,
     ("softmax_gradient", softmax_gradient),
-    ("fill_zeros", fill_zeros),
-    ("share_subexpressions", share_subexpressions),
     _CLEAN,
     ("client_loop", fuse_client_loops),
     _CLEAN,
@@ -352,5 +292,3 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("skinny_gemm", use_skinny_gemm),
 )
 """Name and function, in order; what is done twice has one name."""
-OPTIONAL: tuple[str, ...] = tuple(dict.fromkeys(name for name, _ in PASSES if name != _NEEDED))
-"""Passes that others can do without."""

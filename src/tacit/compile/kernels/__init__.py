@@ -1,7 +1,7 @@
 """Kernels in C for clients with weights of their own, where a compiler is found; without one nothing is lost but time.
 
-They are compiled when they are first needed. Torch operations are made of their functions, so that recorded programs can
-hold them. The reference of each is torch's own operation; tests hold them together.
+They are compiled when they are first needed. Torch operations are made of their functions, so that recorded programs
+can hold them. The reference of each is torch's own operation; tests hold them together.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from torch import Tensor
 from tacit import c_library
 
 HERE: Final = Path(__file__).resolve().parent
-SOURCES: Final = ("direct.c", "winograd.c", "first.c", "linear.c", "each_client.c", "shuffles.c", "room.c")
+SOURCES: Final = ("direct.c", "winograd.c", "first.c", "linear.c", "each_client.c", "room.c")
 
 
 @cache
@@ -35,10 +35,10 @@ def name() -> str:
     return "none" if library() is None else c_library.name(HERE.glob("*.[ch]"))
 
 
-def operation(schema: str, function: Callable[..., object]) -> None:
+def operation(schema: str, function: Callable[..., object], device: str = "CPU") -> None:
     """A torch operation of this name, so that recorded programs can hold it."""
     _operations.define(schema)
-    _operations.impl(schema.partition("(")[0], function, "CPU")
+    _operations.impl(schema.partition("(")[0], function, device)
 
 
 _operations: Final = torch.library.Library("tacit", "FRAGMENT")

@@ -3,7 +3,7 @@
 
    Every operand says where a client's numbers lie: in which memory, from which number on, how far the next client's are,
    and how far the next along each of three dimensions. Memory 0 is the list's own, and the same for all clients.
-   `native_client_loop.py` makes such lists; kinds and fields are in its order. */
+   `each_client.py` makes such lists; kinds and fields are in its order. */
 #include "vectors.h"
 
 typedef struct {
@@ -182,7 +182,6 @@ static void by_columns(const Operation *o, Factors f, const float *a, const floa
     }
 }
 
-/* Where neighbours in a and b are along the depth: QUAD x QUAD sums of products, totalled together. */
 /* Of vectors `size` apart, each lane and the one `size` further: the first vector's where `size` is not in the lane. */
 INLINE void fold(const int size, vector *several)
 {
@@ -231,6 +230,7 @@ INLINE void sums(const float *const *rows, const float *const *columns, long dep
     }
 }
 
+/* Where neighbours in a and b are along the depth: QUAD x QUAD sums of products, totalled together. */
 static void by_depth(const Operation *o, Factors f, const float *a, const float *b, const float *c, float *to)
 {
     for (long j = 0; j < o->size[1]; j += QUAD)  /* b, which is often the larger one, is gone through once */
@@ -250,27 +250,12 @@ static void by_depth(const Operation *o, Factors f, const float *a, const float 
         }
 }
 
-static void one_by_one(const Operation *o, Factors f, const float *a, const float *b, const float *c, float *to)
-{
-    for (long i = 0; i < o->size[0]; i++)
-        for (long j = 0; j < o->size[1]; j++) {
-            float sum = 0;
-            for (long k = 0; k < o->depth; k++)
-                sum += a[i * o->a.stride[0] + k * o->a.stride[1]] * b[k * o->b.stride[0] + j * o->b.stride[1]];
-            sum *= f.alpha;
-            if (c) sum += f.beta * c[i * o->c.stride[0] + j * o->c.stride[1]];
-            to[i * o->to.stride[0] + j] = sum;
-        }
-}
-
 static void matrix(const Operation *o, Factors f, const float *a, const float *b, const float *c, float *to)
 {
     if (o->b.stride[1] == 1)
         by_columns(o, f, a, b, c, to);
-    else if (o->a.stride[1] == 1 && o->b.stride[0] == 1)
-        by_depth(o, f, a, b, c, to);
     else
-        one_by_one(o, f, a, b, c, to);
+        by_depth(o, f, a, b, c, to);
 }
 
 /* to = rows of a, by their numbers in b; a number of no row gives what is not a number. */
@@ -391,7 +376,8 @@ static int stays(const Memory *m, const Operation *o)
                    inside(m, a, 4, (Box){{n[0], n[1], n[2]}, {a->stride[0], row ? 1 : a->stride[1], 1}});
         }
         case MATRIX:
-            return inside(m, to, 4, (Box){{n[0], n[1], 1}, {to->stride[0], 1, 0}}) &&
+            return (b->stride[1] == 1 || (a->stride[1] == 1 && b->stride[0] == 1)) &&
+                   inside(m, to, 4, (Box){{n[0], n[1], 1}, {to->stride[0], 1, 0}}) &&
                    (depth == 0 || (along_matrix(m, a, n[0], depth) && along_matrix(m, b, depth, n[1]))) &&
                    (c->memory == NOTHING ||
                     ((c->stride[1] == 0 || c->stride[1] == 1) && along_matrix(m, c, n[0], n[1])));

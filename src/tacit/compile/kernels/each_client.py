@@ -124,8 +124,13 @@ def _add_rows(old: Tensor | None, indices: Tensor, rows: Tensor, count: int, bet
     return total.scatter_add(1, indices.unsqueeze(-1).expand_as(rows), alpha * rows)
 
 
-operation("take_rows(Tensor source, Tensor indices) -> Tensor", _take_rows)
-operation("add_rows(Tensor? old, Tensor indices, Tensor rows, int count, float beta, float alpha) -> Tensor", _add_rows)
+_ANYWHERE: Final = "CompositeExplicitAutograd"  # without numbers, too
+operation("take_rows(Tensor source, Tensor indices) -> Tensor", _take_rows, _ANYWHERE)
+operation(
+    "add_rows(Tensor? old, Tensor indices, Tensor rows, int count, float beta, float alpha) -> Tensor",
+    _add_rows,
+    _ANYWHERE,
+)
 operation(
     "each_client(Tensor[] placeholders, Tensor[] inputs, int[] widths, Tensor numbers, Tensor factors, int[] sizes,"
     " int clients, int scratch) -> Tensor[]",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.compile.ir import calls, insert_call, meta_of, places
+from tacit.compile.ir import calls, insert_call, insert_constant, meta_of, places
 from tacit.compile.kernels import library
 from tacit.compile.kernels.each_client import OWN, Kind, Operand, Operation, encode
 from tacit.compile.passes.lower import Draft, Read, lower
@@ -146,7 +146,7 @@ class _Pass:
         widths = [meta_of(root).dtype.itemsize for root in memory.inputs]
         sizes = [meta_of(node).numel() // self.clients for node in outputs]
         with self.graph.graph.inserting_before(before):
-            lists = [self._constant(each) for each in (numbers, factors)]
+            lists = [insert_constant(self.graph, each) for each in (numbers, factors)]
             loop = self.graph.graph.call_function(
                 torch.ops.tacit.each_client.default,
                 (placeholders, inputs, widths, *lists, sizes, self.clients, memory.most),
@@ -163,17 +163,10 @@ class _Pass:
             else:
                 yield user
 
-    def _constant(self, value: torch.Tensor) -> Node:
-        name = f"_each_client_{sum(1 for _ in self.graph.buffers())}"
-        self.graph.register_buffer(name, value)
-        constant = self.graph.graph.get_attr(name)
-        constant.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="meta")
-        return constant
-
     def _output(self, loop: Node, at: int, node: Node) -> Node:
-        meta = torch.empty(meta_of(node).shape, dtype=meta_of(node).dtype, device="meta")
-        part = insert_call(self.graph, operator.getitem, loop, at, meta=meta.view(self.clients, -1))
-        return insert_call(self.graph, aten.view.default, part, list(meta.shape), meta=meta)
+        part = self.graph.graph.call_function(operator.getitem, (loop, at))
+        part.meta["val"] = torch.empty(self.clients, meta_of(node).numel() // self.clients, device="meta")
+        return insert_call(self.graph, aten.view.default, part, list(meta_of(node).shape))
 
     def _replace(self, run: _Run, before: Node) -> None:
         """Views of what the run makes come after it."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx import GraphModule, Node
 
-from tacit.compile.ir import meta_of, trace
+from tacit.compile.ir import insert_constant, meta_of, trace
 
 aten = torch.ops.aten
 _FEWEST = 3  # steps that are worth it
@@ -154,20 +154,10 @@ def _inline(graph: GraphModule, program: Callable[..., Tensor], operands: list[N
     for node in inner.graph.nodes:
         if node.op == "placeholder":
             copies[node] = next(placeholders)
+        elif node.op == "get_attr":
+            copies[node] = insert_constant(graph, getattr(inner, str(node.target)))
         elif node.op == "output":
             return copies[node.args[0][0]]
         else:
             copies[node] = graph.graph.node_copy(node, copies.__getitem__)
-        if node.op == "get_attr":
-            copies[node].target = _constant(graph, getattr(inner, str(node.target)))
     raise AssertionError("a graph ends with its output")
-
-
-def _constant(graph: GraphModule, value: Tensor) -> str:
-    """Its name in the graph, which may have it already."""
-    for name, kept in graph.named_buffers():
-        if kept is value:
-            return name
-    name = f"_hoisted_{sum(1 for _ in graph.buffers())}"
-    graph.register_buffer(name, value)
-    return name

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.compile.ir import calls, meta_of, readers_of
+from tacit.compile.ir import calls, insert_call, meta_of, readers_of
 from tacit.compile.kernels import each_client as _defines_rows  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 aten, ours = torch.ops.aten, torch.ops.tacit
@@ -83,80 +83,6 @@ def _counts(graph: GraphModule, constant: Node, clients: int) -> bool:
     return torch.equal(value, torch.arange(clients).unsqueeze(1))
 
 
-@dataclass
-class Blocks:
-    """Adds operations where the graph's insertion point is."""
-
-    module: GraphModule
-    cache: dict[Any, Node] = field(default_factory=dict)
-
-    def take_rows(self, rows: Rows, source: Node) -> Node:
-        """Rows of [clients, n, outputs], each client's own."""
-        shape = (*shape_of(rows.indices), shape_of(source)[2])
-        return self.call(ours.take_rows.default, source, rows.indices, template=source, shape=shape)
-
-    def add_rows(self, old: Node | None, indices: Any, rows: Any, count: int, beta: float, alpha: float) -> Node:
-        """beta old + alpha rows, each added to the row of its number; [clients, count, outputs]."""
-        shape = (len(meta_of(rows)), count, shape_of(rows)[2])
-        return self.call(ours.add_rows.default, old, indices, rows, count, beta, alpha, template=rows, shape=shape)
-
-    def flat(self, block: Node) -> Node:
-        shape = sizes(block)
-        if shape_of(block) == shape:
-            return block
-        return self.call(aten.view.default, block, list(shape), template=block, shape=shape)
-
-    def transpose(self, node: Any) -> Node:
-        a, b, c = shape_of(node)
-        return self.call(aten.transpose.int, node, 1, 2, template=node, shape=(a, c, b))
-
-    def gram(self, block: Node) -> Node:
-        clients, rows, _ = sizes(block)
-
-        def make() -> Node:
-            flat = self.flat(block)
-            return self.call(aten.bmm.default, flat, self.transpose(flat), template=block, shape=(clients, rows, rows))
-
-        return self._once("gram", block, make)
-
-    def of_block(self, block: Node, base: Node, outputs: int) -> Node:
-        """B W_k', for weights of each client's own or weights that all of them share."""
-        clients, rows, inputs = sizes(block)
-        shape = (clients, rows, outputs)
-
-        def make() -> Node:
-            flat = self.flat(block)
-            if shape_of(base) == (clients, outputs, inputs):
-                return self.call(aten.bmm.default, flat, self.transpose(base), template=block, shape=shape)
-            one = self.call(aten.view.default, base, [outputs, inputs], template=base, shape=(outputs, inputs))
-            transposed = self.call(aten.t.default, one, template=base, shape=(inputs, outputs))
-            merged = self.call(aten.view.default, flat, [-1, inputs], template=block, shape=(clients * rows, inputs))
-            product = self.call(aten.mm.default, merged, transposed, template=block, shape=(clients * rows, outputs))
-            return self.call(aten.view.default, product, list(shape), template=block, shape=shape)
-
-        return self._once("outputs", (block, base), make)
-
-    def times(self, node: Node, factor: Any) -> Node:
-        return node if factor == 1 else self.call(aten.mul.Tensor, node, factor, template=node)
-
-    def plus(self, a: Node, b: Node, factor: float) -> Node:
-        """a + factor b."""
-        shape = torch.broadcast_shapes(shape_of(a), shape_of(b))
-        return self.call(aten.add.Tensor, a, b, template=a, shape=shape, alpha=factor)
-
-    def _once(self, what: str, of: Any, make: Callable[[], Node]) -> Node:
-        if (what, of) not in self.cache:
-            self.cache[what, of] = make()
-        return self.cache[what, of]
-
-    def call(self, target: Any, *args: Any, template: Node, shape: Any = None, **kwargs: Any) -> Node:
-        node = self.module.graph.call_function(target, args, kwargs)
-        node.meta["val"] = torch.empty(
-            shape_of(template) if shape is None else tuple(shape), dtype=meta_of(template).dtype, device="meta"
-        )
-        return node
-
-
 @dataclass(frozen=True)
 class Form:
     """A sum of coefficients times bases, and S' B; without `shares` S is zero."""
@@ -174,7 +100,7 @@ def factor_weights(graph: GraphModule) -> None:
             met.setdefault(rows.block, []).append(node)
     worth = {block for block, products in met.items() if _worth(block, products)}
     if worth:
-        _Factoring(Blocks(graph), worth).rewrite()
+        _Factoring(graph, worth).rewrite()
 
 
 def _worth(block: Node, products: list[Node]) -> bool:
@@ -216,13 +142,16 @@ def _in_one(batch: Node) -> bool:
 
 @dataclass
 class _Factoring:
-    blocks: Blocks
+    """Adds operations where the graph's insertion point is."""
+
+    graph: GraphModule
     worth: set[Node]
     forms: dict[Node, Form] = field(default_factory=dict)
+    cache: dict[Any, Node] = field(default_factory=dict)
 
     def rewrite(self) -> None:
-        for node in calls(self.blocks.module):
-            with self.blocks.module.graph.inserting_before(node):
+        for node in calls(self.graph):
+            with self.graph.graph.inserting_before(node):
                 form = self._form(node)
                 if form is not None:
                     self.forms[node] = form
@@ -250,7 +179,7 @@ class _Factoring:
         return isinstance(node, Node) and node in self.forms
 
     def _rows(self, batch: Any) -> Rows | None:
-        rows = batch_rows(self.blocks.module, batch)
+        rows = batch_rows(self.graph, batch)
         return rows if rows is not None and rows.block in self.worth else None
 
     def _as_form(self, node: Any, block: Node) -> Form | None:
@@ -279,8 +208,9 @@ class _Factoring:
         old = self._as_form(term[0], rows.block) if term else Form({}, rows.block, None)
         if old is None:
             return None
-        added = self.blocks.transpose(gradient)
-        new = self.blocks.add_rows(old.shares, rows.indices, added, sizes(rows.block)[1], beta, alpha)
+        added = self._transpose(gradient)
+        args = old.shares, rows.indices, added, sizes(rows.block)[1], beta, alpha
+        new = self._call(ours.add_rows.default, *args)
         return Form({base: c * beta for base, c in old.bases.items()}, rows.block, new)
 
     def _sum(self, a: Any, b: Any, factor: float) -> Form | None:
@@ -293,17 +223,17 @@ class _Factoring:
 
     def _added(self, a: Node | None, b: Node | None, factor: float) -> Node | None:
         if a is None or b is None:
-            return a if b is None else self.blocks.times(b, factor)
+            return a if b is None else self._times(b, factor)
         args: Any = b.args
         if b.target is not ours.add_rows.default or args[0] not in (a, None):
-            return self.blocks.plus(a, b, factor)
+            return self._call(aten.add.Tensor, a, b, alpha=factor)
         # a + factor (beta a + alpha rows), as where weights are drawn to others, is one operation
         old, indices, rows, count, beta, alpha = args
         kept = 1.0 if old is None else 1 + factor * beta
-        return self.blocks.add_rows(a, indices, rows, count, kept, factor * alpha)
+        return self._call(ours.add_rows.default, a, indices, rows, count, kept, factor * alpha)
 
     def _scaled(self, form: Form, factor: float) -> Form:
-        shares = None if form.shares is None else self.blocks.times(form.shares, factor)
+        shares = None if form.shares is None else self._times(form.shares, factor)
         return Form({base: c * factor for base, c in form.bases.items()}, form.block, shares)
 
     def _either(self, chosen: Node, a: Any, b: Any) -> Form | None:
@@ -315,12 +245,9 @@ class _Factoring:
         some = first.shares or second.shares
         if some is None:
             return None
-        none = self.blocks.call(aten.zeros_like.default, some, template=some)
-        return Form(
-            first.bases,
-            block,
-            self.blocks.call(aten.where.self, chosen, first.shares or none, second.shares or none, template=some),
-        )
+        none = self._call(aten.zeros_like.default, some)
+        shares = self._call(aten.where.self, chosen, first.shares or none, second.shares or none)
+        return Form(first.bases, block, shares)
 
     def _outputs(self, node: Node) -> Node | None:
         """X W_t', with or without something added: rows of what the whole block's outputs are."""
@@ -335,12 +262,21 @@ class _Factoring:
             return None
         total: Any = term[0] if term else None
         for base, c in form.bases.items():
-            part = self.blocks.take_rows(rows, self.blocks.of_block(rows.block, base, shape_of(node)[2]))
-            total = self.blocks.times(part, c) if total is None else self.blocks.plus(total, part, c)
+            part = self._take_rows(rows, self._of_block(rows.block, base, shape_of(node)[2]))
+            total = self._plus(total, part, c)
         if form.shares is None:
             return total
-        gram = self.blocks.take_rows(rows, self.blocks.gram(rows.block))
-        return self._added_product(total, gram, form.shares, template=node)
+        return self._added_product(total, self._take_rows(rows, self._gram(rows.block)), form.shares)
+
+    def _take_rows(self, rows: Rows, source: Node) -> Node:
+        """Rows of [clients, n, outputs], each client's own."""
+        return self._call(ours.take_rows.default, source, rows.indices)
+
+    def _plus(self, total: Node | None, part: Node, factor: float) -> Node:
+        """total + factor part."""
+        if total is None:
+            return self._times(part, factor)
+        return self._call(aten.add.Tensor, total, part, alpha=factor)
 
     def _first_outputs(self, node: Node) -> Node | None:
         """The same before the first step, where all clients have the same weights and a batch is one long matrix."""
@@ -350,13 +286,13 @@ class _Factoring:
         rows, base = self._rows(batch.args[0]), _transposed_operand(transposed)
         if rows is None or base is None or not _in_one(batch) or not _fits(base, rows.block):
             return None
-        outputs = self.blocks.take_rows(rows, self.blocks.of_block(rows.block, base, len(meta_of(base))))
-        return self.blocks.call(aten.reshape.default, outputs, list(shape_of(node)), template=node)
+        outputs = self._take_rows(rows, self._of_block(rows.block, base, len(meta_of(base))))
+        return self._call(aten.reshape.default, outputs, list(shape_of(node)))
 
-    def _added_product(self, total: Node | None, a: Node, b: Node, template: Node) -> Node:
+    def _added_product(self, total: Node | None, a: Node, b: Node) -> Node:
         if total is None:
-            return self.blocks.call(aten.bmm.default, a, b, template=template)
-        return self.blocks.call(aten.baddbmm.default, total, a, b, template=template)
+            return self._call(aten.bmm.default, a, b)
+        return self._call(aten.baddbmm.default, total, a, b)
 
     def _transposed(self, view: Any, block: Node) -> Form | None:
         """The form whose transpose [clients, inputs, outputs] a view is."""
@@ -381,17 +317,56 @@ class _Factoring:
         ]
         if not asking or form.shares is None:  # without shares it never was more than its bases
             return
-        with self.blocks.module.graph.inserting_after(node):
-            place = self.blocks.module.graph.call_function(aten.clone.default, (node,))
-        with self.blocks.module.graph.inserting_before(place):
-            total = self._dense(node, form.bases, form.shares, self.blocks.flat(form.block))
+        with self.graph.graph.inserting_after(node):
+            place = self.graph.graph.call_function(aten.clone.default, (node,))
+        with self.graph.graph.inserting_before(place):
+            total = self._dense(form.bases, form.shares, self._flat(form.block))
         for user in asking:
             user.replace_input_with(node, total)
-        self.blocks.module.graph.erase_node(place)
+        self.graph.graph.erase_node(place)
 
-    def _dense(self, template: Node, bases: dict[Node, float], shares: Node, rows: Node) -> Node:
-        ordered = dict(sorted(bases.items(), key=lambda each: len(shape_of(each[0]))))  # what is small first
-        total: Any = None
-        for base, c in ordered.items():
-            total = self.blocks.times(base, c) if total is None else self.blocks.plus(total, base, c)
-        return self._added_product(total, self.blocks.transpose(shares), rows, template=template)
+    def _dense(self, bases: dict[Node, float], shares: Node, rows: Node) -> Node:
+        total: Node | None = None
+        for base, c in sorted(bases.items(), key=lambda each: len(shape_of(each[0]))):  # what is small first
+            total = self._plus(total, base, c)
+        return self._added_product(total, self._transpose(shares), rows)
+
+    def _call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        return insert_call(self.graph, target, *args, **kwargs)
+
+    def _flat(self, block: Node) -> Node:
+        shape = sizes(block)
+        return block if shape_of(block) == shape else self._call(aten.view.default, block, list(shape))
+
+    def _transpose(self, node: Any) -> Node:
+        return self._call(aten.transpose.int, node, 1, 2)
+
+    def _gram(self, block: Node) -> Node:
+        def make() -> Node:
+            flat = self._flat(block)
+            return self._call(aten.bmm.default, flat, self._transpose(flat))
+
+        return self._once("gram", block, make)
+
+    def _of_block(self, block: Node, base: Node, outputs: int) -> Node:
+        """B W_k', for weights of each client's own or weights that all of them share."""
+        clients, rows, inputs = sizes(block)
+
+        def make() -> Node:
+            flat = self._flat(block)
+            if shape_of(base) == (clients, outputs, inputs):
+                return self._call(aten.bmm.default, flat, self._transpose(base))
+            transposed = self._call(aten.t.default, self._call(aten.view.default, base, [outputs, inputs]))
+            merged = self._call(aten.view.default, flat, [-1, inputs])
+            product = self._call(aten.mm.default, merged, transposed)
+            return self._call(aten.view.default, product, [clients, rows, outputs])
+
+        return self._once("outputs", (block, base), make)
+
+    def _times(self, node: Node, factor: Any) -> Node:
+        return node if factor == 1 else self._call(aten.mul.Tensor, node, factor)
+
+    def _once(self, what: str, of: Any, make: Callable[[], Node]) -> Node:
+        if (what, of) not in self.cache:
+            self.cache[what, of] = make()
+        return self.cache[what, of]

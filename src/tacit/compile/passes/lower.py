@@ -150,7 +150,8 @@ def product(d: _Operation) -> Draft | None:
         first = first.as_strided((d.clients, rows, first.shape[1]), (rows * first.stride(0), *first.stride()))
         second = second.expand(d.clients, *second.shape)
     rows, depth, columns = *first.shape[1:], second.shape[2]
-    if max(rows * depth, depth * columns) > _LARGEST or rows * depth * columns > most:
+    vectors = _along(second)[1] == 1 or (_along(first)[1] == 1 and _along(second)[0] == 1)
+    if not vectors or max(rows * depth, depth * columns) > _LARGEST or rows * depth * columns > most:
         return None
     beta = d.factor("beta") if term else 0.0
     reads = [

@@ -70,11 +70,9 @@ class _Masks:
         masked = self._masked_view(live, new.args[at])
         with self.graph.graph.inserting_before(node):
             factor = new.args[at]
-            masked = masked or insert_call(
-                self.graph, aten.masked_fill.Scalar, factor, self._dead(live), 0, meta=meta_of(factor)
-            )
+            masked = masked or insert_call(self.graph, aten.masked_fill.Scalar, factor, self._dead(live), 0)
             operands = [*new.args[:at], masked, *new.args[at + 1 :]]
-            product = insert_call(self.graph, new.target, *operands, meta=meta_of(node), **new.kwargs)
+            product = insert_call(self.graph, new.target, *operands, **new.kwargs)
         replace(self.graph, node, product)
         self.graph.graph.erase_node(new)
 
@@ -97,7 +95,7 @@ class _Masks:
         if masked is None or (factor.target is aten.as_strided.default and stride != meta_of(factor).stride(0)):
             return None
         with self.graph.graph.inserting_after(factor):
-            return insert_call(self.graph, factor.target, masked, *factor.args[1:], meta=meta_of(factor))
+            return insert_call(self.graph, factor.target, masked, *factor.args[1:])
 
     def _masked(self, live: Node, factor: Any) -> Node | None:
         """Zeros for clients that skip the step, right after it was made; None where nobody knows yet who skips it."""
@@ -107,15 +105,11 @@ class _Masks:
         key = factor, *known
         if key not in self.masked:
             base, at = known
-            clients = len(meta_of(factor))
-            shape = torch.empty(clients, 1, 1, dtype=torch.bool, device="meta")
+            shape = [len(meta_of(factor)), 1, 1]
             with self.graph.graph.inserting_after(factor):
-                args = self._dead(base), [clients, 1, 1], [1, 1, 1], at
-                dead = insert_call(self.graph, aten.as_strided.default, *args, meta=shape)
+                dead = insert_call(self.graph, aten.as_strided.default, self._dead(base), shape, [1, 1, 1], at)
             with self.graph.graph.inserting_after(dead):
-                self.masked[key] = insert_call(
-                    self.graph, aten.masked_fill.Scalar, factor, dead, 0, meta=meta_of(factor)
-                )
+                self.masked[key] = insert_call(self.graph, aten.masked_fill.Scalar, factor, dead, 0)
         return self.masked[key]
 
     def _known_early(self, live: Node, factor: Any) -> tuple[Node, int] | None:
@@ -130,5 +124,5 @@ class _Masks:
     def _dead(self, live: Node) -> Node:
         if live not in self.negated:
             with self.graph.graph.inserting_after(live):
-                self.negated[live] = insert_call(self.graph, aten.logical_not.default, live, meta=meta_of(live))
+                self.negated[live] = insert_call(self.graph, aten.logical_not.default, live)
         return self.negated[live]

@@ -1,7 +1,7 @@
 """Linear layers whose matrix is large and whose batch is small take kernels of their own, where these are compiled.
 
-torch's own read such a matrix at a fraction of its memory's speed. A pass over a recorded program (see pipeline.py), the
-last one: updates are in place by then.
+torch's own read such a matrix at a fraction of its memory's speed. A pass over a recorded program (see pipeline.py),
+the last one: updates are in place by then.
 """
 
 import operator
@@ -36,28 +36,28 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _back(y: Tensor, weight: Tensor) -> Tensor:
     """[clients, rows, outputs] by [clients, outputs, inputs]."""
-    y, weight = y.contiguous(), weight.contiguous()
-    clients, outputs, inputs = weight.shape
-    x = y.new_empty(clients, y.shape[1], inputs)
-    call("linear_back", (y, weight, x), outputs * inputs, clients, y.shape[1], inputs, outputs)
+    x = y.new_empty(*y.shape[:2], weight.shape[2])
+    _call_step(weight.contiguous(), y, None, x, 0.0)
     return x
 
 
 def _add(weight: Tensor, y: Tensor, x: Tensor, factor: float) -> Tensor:
     """weight += factor y' x, in place."""
-    y, x = y.contiguous(), x.contiguous()
-    clients, outputs, inputs = weight.shape
-    call("linear_add", (weight, y, x), float(factor), clients, y.shape[1], inputs, outputs)
+    _call_step(weight, y, x, None, factor)
     return weight
 
 
 def _step(weight: Tensor, y: Tensor, x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     """What `_back` gives, and then `_add`."""
-    y, x = y.contiguous(), x.contiguous()
-    clients, outputs, inputs = weight.shape
     to_x = x.new_empty(x.shape)
-    call("linear_step", (weight, y, x, to_x), float(factor), clients, y.shape[1], inputs, outputs)
+    _call_step(weight, y, x, to_x, factor)
     return to_x, weight
+
+
+def _call_step(weight: Tensor, y: Tensor, x: Tensor | None, to_x: Tensor | None, factor: float) -> None:
+    clients, outputs, inputs = weight.shape
+    tensors = weight, y.contiguous(), None if x is None else x.contiguous(), to_x
+    call("linear_step", tensors, outputs * inputs, float(factor), clients, y.shape[1], inputs, outputs)
 
 
 operation("few_rows(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _forward)
@@ -86,8 +86,8 @@ def _replace_product(graph: GraphModule, node: Node, term: Any, rows: Any, matri
     dtype, transposed = meta_of(node).dtype, meta_of(matrix).transpose(1, 2)
     if transposed.is_contiguous() and _is_bias(term, node) and suits(clients, batch, inputs, outputs, dtype):
         with graph.graph.inserting_before(node):
-            weight = insert_call(graph, aten.transpose.int, matrix, 1, 2, meta=transposed)
-            bias = term and insert_call(graph, aten.select.int, term, 1, 0, meta=meta_of(term).select(1, 0))
+            weight = insert_call(graph, aten.transpose.int, matrix, 1, 2)
+            bias = term and insert_call(graph, aten.select.int, term, 1, 0)
         _become(node, ours.few_rows.default, rows, weight, bias)
     elif meta_of(matrix).is_contiguous() and term is None and suits(clients, batch, outputs, inputs, dtype):
         _become(node, ours.few_rows_back.default, rows, matrix)
@@ -108,7 +108,7 @@ def _replace_update(graph: GraphModule, node: Node) -> None:
     (clients, outputs, inputs), batch = meta_of(weight).shape, meta_of(x).shape[1]
     if meta_of(weight).is_contiguous() and suits(clients, batch, inputs, outputs, meta_of(node).dtype):
         with graph.graph.inserting_before(node):
-            y = insert_call(graph, aten.transpose.int, transposed, 1, 2, meta=meta_of(transposed).transpose(1, 2))
+            y = insert_call(graph, aten.transpose.int, transposed, 1, 2)
         _become(node, ours.few_rows_add_.default, weight, y, x, node.kwargs.get("alpha", 1))
 
 
