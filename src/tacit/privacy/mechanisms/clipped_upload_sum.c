@@ -2,13 +2,12 @@
 
    The reference is `clip.py`; `clipped_upload_sum.py` says what is promised. Nothing else is linked with this file.
 
-   An upload is a list of leaves. A leaf is stored, [clients, numbers], or a product that is never stored: left' right
-   of each client, left [clients, rows, outputs], right [clients, rows, inputs], inputs a multiple of 16.
+   An upload is a list of leaves. A leaf is stored, [clients, numbers], or a product that is stored for one client at a
+   time: left' right of each client, left [clients, rows, outputs], right [clients, rows, inputs], inputs a multiple of 16.
 
    Order of arithmetic, always the same: clients in order; of a client first the squares of all leaves, then one factor,
    then all leaves times that factor are added to its level's totals. The numbers that are measured are those that are
-   summed: those of a stored leaf lie in memory, and those of a product are made by `tile`, which is compiled once and
-   called in both passes.
+   summed: both are read from the same memory, that of a stored leaf or that to which the client's product was written.
 
    Rounding: up to PIECE squares are added in single precision, in 4 WIDTH lanes; all else in double. With u = 2^-24 a sum
    of squares is off by at most (PIECE / (4 WIDTH) + 6) u < 2e-6 of itself and a norm by half of that; the factor and its
@@ -29,13 +28,15 @@ typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4)));
 typedef struct {
     const float *left, *right;  /* without `right` the leaf is stored: [clients, inputs] from `left` on */
     float *totals;              /* [levels, outputs, inputs] */
+    float *made;                /* [outputs, inputs]: one client's product */
     int64_t rows, outputs, inputs;
 } Leaf;
 
-_Static_assert(sizeof(Leaf) == 6 * 8 && sizeof(long) == 8, "Python writes leaves as six numbers of 64 bits");
+_Static_assert(sizeof(Leaf) == 7 * 8 && sizeof(long) == 8, "Python writes leaves as seven numbers of 64 bits");
 
 static inline vector load(const float *at) { return *(const vector *)at; }
 static inline void store(float *at, vector value) { *(vector *)at = value; }
+static inline int64_t size(const Leaf *leaf) { return leaf->outputs * leaf->inputs; }
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static double squares_of_piece(const float *from, int64_t several)
@@ -59,7 +60,7 @@ static void add(float *to, const float *from, float factor, int64_t several)
     for (; at < several; at++) to[at] += factor * from[at];
 }
 
-/* `outputs` rows of `columns` vectors of left' right, rows WIDE apart. */
+/* `outputs` rows of `columns` vectors of left' right. */
 static inline __attribute__((always_inline)) void block(const int outputs, const int columns, const float *left,
                                                         const float *right, const Leaf *leaf, float *to)
 {
@@ -71,12 +72,10 @@ static inline __attribute__((always_inline)) void block(const int outputs, const
             for (int q = 0; q < columns; q++) sum[r][q] += left[k * leaf->outputs + r] * row[q];
     }
     for (int r = 0; r < outputs; r++)
-        for (int q = 0; q < columns; q++) store(to + r * WIDE + q * WIDTH, sum[r][q]);
+        for (int q = 0; q < columns; q++) store(to + r * leaf->inputs + q * WIDTH, sum[r][q]);
 }
 
-/* The only maker of a product's numbers: both passes call this very code, so that they round alike. */
-static __attribute__((noinline)) void tile(int64_t outputs, int64_t columns, const float *left, const float *right,
-                                           const Leaf *leaf, float *to)
+static void tile(int64_t outputs, int64_t columns, const float *left, const float *right, const Leaf *leaf, float *to)
 {
 #define TILE(n) columns == COLUMNS ? block(n, COLUMNS, left, right, leaf, to) : block(n, 1, left, right, leaf, to)
     switch (outputs) {
@@ -89,34 +88,25 @@ static __attribute__((noinline)) void tile(int64_t outputs, int64_t columns, con
 #undef TILE
 }
 
-/* One pass over a client's leaf: its squares, or with `totals` its sum into them. */
-static double pass_over_product(const Leaf *leaf, int64_t client, float *totals, float factor)
+/* Where a client's numbers lie; those of a product are written to `made` first. */
+static const float *numbers(const Leaf *leaf, int64_t client)
 {
+    if (!leaf->right) return leaf->left + client * leaf->inputs;
     const float *left = leaf->left + client * leaf->rows * leaf->outputs;
     const float *right = leaf->right + client * leaf->rows * leaf->inputs;
-    float made[GROUP * WIDE];
-    double sum = 0;
     for (int64_t i = 0, wide; i < leaf->inputs; i += wide) {
         wide = i + WIDE <= leaf->inputs ? WIDE : WIDTH;
-        for (int64_t o = 0; o < leaf->outputs; o += GROUP) {
-            int64_t several = smaller(GROUP, leaf->outputs - o);
-            tile(several, wide / WIDTH, left + o, right + i, leaf, made);
-            for (int64_t r = 0; r < several; r++)
-                if (totals)
-                    add(totals + (o + r) * leaf->inputs + i, made + r * WIDE, factor, wide);
-                else
-                    sum += squares_of_piece(made + r * WIDE, wide);
-        }
+        for (int64_t o = 0; o < leaf->outputs; o += GROUP)
+            tile(smaller(GROUP, leaf->outputs - o), wide / WIDTH, left + o, right + i, leaf,
+                 leaf->made + o * leaf->inputs + i);
     }
-    return sum;
+    return leaf->made;
 }
 
-static double squares(const Leaf *leaf, int64_t client)
+static double squares(const float *from, int64_t several)
 {
-    if (leaf->right) return pass_over_product(leaf, client, 0, 0);
     double sum = 0;
-    for (int64_t at = 0; at < leaf->inputs; at += PIECE)
-        sum += squares_of_piece(leaf->left + client * leaf->inputs + at, smaller(PIECE, leaf->inputs - at));
+    for (int64_t at = 0; at < several; at += PIECE) sum += squares_of_piece(from + at, smaller(PIECE, several - at));
     return sum;
 }
 
@@ -134,20 +124,17 @@ void clipped_upload_sum(const Leaf *leaves, const int64_t *level, const uint8_t 
                         long several, long clients, long levels, double limit, double least)
 {
     for (long l = 0; l < several; l++)
-        memset(leaves[l].totals, 0, (size_t)(4 * levels * leaves[l].outputs * leaves[l].inputs));
+        memset(leaves[l].totals, 0, (size_t)(4 * levels * size(leaves + l)));
     for (long k = 0; k < clients; k++) {
         powers[k] = factors[k] = 0;
         if (!real[k] || level[k] < 0 || level[k] >= levels) continue;
-        for (long l = 0; l < several; l++) powers[k] += squares(leaves + l, k);
+        for (long l = 0; l < several; l++) powers[k] += squares(numbers(leaves + l, k), size(leaves + l));
         factors[k] = shrinking(powers[k], (float)limit, (float)least);
         if (factors[k] == 0) continue;  /* whatever is in it */
         for (long l = 0; l < several; l++) {
             const Leaf *leaf = leaves + l;
-            float *to = leaf->totals + level[k] * leaf->outputs * leaf->inputs;
-            if (leaf->right)
-                pass_over_product(leaf, k, to, factors[k]);
-            else
-                add(to, leaf->left + k * leaf->inputs, factors[k], leaf->inputs);
+            const float *from = leaf->right ? leaf->made : numbers(leaf, k);
+            add(leaf->totals + level[k] * size(leaf), from, factors[k], size(leaf));
         }
     }
 }

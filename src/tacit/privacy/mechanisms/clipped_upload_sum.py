@@ -36,7 +36,7 @@ _INPUTS: Final = 16  # of a product, in C: a multiple of this
 class Product:
     """A leaf that is left' right of each client: left [clients, rows, outputs], right [clients, rows, inputs].
 
-    Where the kernel takes it, its numbers are never stored.
+    Where the kernel takes it, its numbers are stored for one client at a time.
     """
 
     left: Tensor
@@ -132,9 +132,9 @@ def compiled_sum(uploads: Uploads, bound: float | Tensor, levels: int) -> Clippe
     clients, limit = len(uploads.level), limit_of(bound, torch.float32)
     parts = [tuple(part.contiguous() for part in _parts(leaf)) for leaf in uploads.leaves.values()]
     totals = {name: torch.empty(levels, *leaf.shape[1:]) for name, leaf in uploads.leaves.items()}
-    table = torch.tensor(
-        [_row(leaf, total, clients, levels) for leaf, total in zip(parts, totals.values(), strict=True)]
-    )
+    made = [torch.empty(_made(leaf)) for leaf in parts]
+    rows = zip(parts, totals.values(), made, strict=True)
+    table = torch.tensor([_row(*row, clients, levels) for row in rows])
     level, real = uploads.level.to(torch.int64).contiguous(), uploads.real.to(torch.bool).contiguous()
     _require(level.shape == real.shape == (clients,) and bool(((level >= 0) & (level < levels)).all()))
     power, factor = torch.empty(clients, dtype=torch.float64), torch.empty(clients)
@@ -144,17 +144,22 @@ def compiled_sum(uploads: Uploads, bound: float | Tensor, levels: int) -> Clippe
     return ClippedSum(totals, factor == 1, kept)
 
 
-def _row(parts: tuple[Tensor, ...], total: Tensor, clients: int, levels: int) -> list[int]:
+def _made(parts: tuple[Tensor, ...]) -> int:
+    """The numbers of one client's product; none of a stored leaf."""
+    return parts[0].shape[-1] * parts[1].shape[-1] if len(parts) == 2 else 0
+
+
+def _row(parts: tuple[Tensor, ...], total: Tensor, made: Tensor, clients: int, levels: int) -> list[int]:
     """A leaf as C reads it: where its parts and totals lie, rows, outputs, inputs. Every size is checked here."""
     if len(parts) == 1:
         numbers = parts[0].numel() // clients
         _require(parts[0].shape[0] == clients and total.numel() == levels * numbers)
-        return [parts[0].data_ptr(), 0, total.data_ptr(), 0, 1, numbers]
+        return [parts[0].data_ptr(), 0, total.data_ptr(), 0, 0, 1, numbers]
     left, right = parts
     rows, outputs, inputs = *left.shape[1:], right.shape[2]
     _require(right.shape == (clients, rows, inputs) and left.shape == (clients, rows, outputs))
-    _require(inputs % _INPUTS == 0 and total.numel() == levels * outputs * inputs)
-    return [left.data_ptr(), right.data_ptr(), total.data_ptr(), rows, outputs, inputs]
+    _require(inputs % _INPUTS == 0 and made.numel() == outputs * inputs and total.numel() == levels * outputs * inputs)
+    return [left.data_ptr(), right.data_ptr(), total.data_ptr(), made.data_ptr(), rows, outputs, inputs]
 
 
 def _require(holds: bool) -> None:
