@@ -105,8 +105,26 @@ def test_noise_is_drawn_anew_in_every_replay() -> None:
 
 
 def test_a_program_that_asks_for_a_value_is_not_recorded() -> None:
-    with pytest.raises(Refused, match="get value out of a tracing tensor"):
+    with pytest.raises(Refused, match="a value decides"):
         record_scaled(lambda x: x * 2 if float(x.sum()) > 0 else x, numbers(3))
+
+
+def test_what_is_changed_in_place_becomes_a_new_value_and_other_names_of_the_memory_are_refused() -> None:
+    def program(x: Tensor, again: bool = False) -> Tensor:
+        doubled = x * 2
+        first = doubled[:1]
+        doubled.add_(x)
+        return doubled.sum() + first if again else doubled
+
+    check(program, numbers(3))
+    with pytest.raises(Refused, match="read under another name"):
+        record_scaled(lambda x: program(x, again=True), numbers(3))
+
+
+def test_a_constant_that_is_changed_is_refused() -> None:
+    total = numbers(3)
+    with pytest.raises(Refused, match="a constant is changed in place"):
+        record_scaled(lambda x: total.add_(x), numbers(3))
 
 
 def test_a_program_that_hides_a_value_is_found_out() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -63,7 +64,7 @@ class _Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is aten._local_scalar_dense.default:
             raise RuntimeError("a value decides what is done next")
-        operands = pytree.tree_map_only(Tensor, self.node, (args, kwargs))
+        operands = map_aggregate((args, kwargs), lambda each: self.node(each) if isinstance(each, Tensor) else each)
         result = func(*args, **kwargs)
         call = self.graph.call_function(_pure(func), *operands)
         if func._schema.is_mutable and torch.Tag.inplace_view not in func.tags:
