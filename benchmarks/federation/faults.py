@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.federation.worlds import World, config_of, federation, finite, ledger_rows, note, noted
+from tacit.errors import TacitError
 from tacit.federation.flower.processes import end
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.service.local import Local
@@ -119,7 +120,7 @@ def run_one(fed: Local, name: str, trial: int, before: dict[str, Counter]) -> di
 
 
 def _strike(fed: Local, fault: Fault, run_folder: ServerFolder, store: ClientStore, struck: threading.Event) -> None:
-    while not store.answered(run_folder.terms.run, 1):
+    while not _answered(store, run_folder.terms.run):
         time.sleep(0.05)
     rounds = len(run_folder.told())
     fault.strike(fed)
@@ -129,6 +130,13 @@ def _strike(fed: Local, fault: Fault, run_folder: ServerFolder, store: ClientSto
     while fault.seconds is None and len(run_folder.told()) == rounds:
         time.sleep(0.1)
     fault.mend(fed)
+
+
+def _answered(store: ClientStore, run: str) -> bool:
+    try:
+        return store.answered(run, 1)
+    except TacitError:  # its ledger is being made at this moment
+        return False
 
 
 def _agree(fed: Local, run_folder: ServerFolder, before: dict[str, Counter]) -> bool:

@@ -143,8 +143,12 @@ def show(
     png: Annotated[Path | None, typer.Option(help="Where to write the image.")] = None,
 ) -> None:
     """Print the tables and guarantees of the runs in these folders, and write them as one page and one image."""
+    from tacit.core.files import check_output
     from tacit.report import report
 
+    for path, suffixes in ((html, (".html", ".htm")), (png, (".png",))):
+        if path is not None:
+            check_output(path, suffixes, force=True)
     several = report.open_all(folders)
     console = _console()
     console.print(*report.tell(several), sep="\n")
@@ -255,10 +259,14 @@ def predict(
     rows: Annotated[Path, typer.Argument(help="A CSV file: a header, then one row of numbers for each example.")],
     client: Annotated[str | None, typer.Option(metavar="ID", help="By this client's personal model.")] = None,
     out: Annotated[Path | None, typer.Option(help="A CSV file to write; the screen if left out.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over OUT, if that is a CSV file and not ROWS.")] = False,
 ) -> None:
     """Predict the class of each row of a CSV file, by the shared model or by a client's own."""
+    from tacit.core.files import check_output
     from tacit.experiments.trained import class_table, open_models, read_rows
 
+    if out is not None:
+        check_output(out, (".csv",), force, inputs=(rows,))
     models = open_models(source)
     table = class_table(models.outputs(read_rows(rows, models.config), client))
     if out is None:

@@ -2,11 +2,11 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tacit.errors import StorageError
+from tacit.errors import StorageError, TacitError
 
 
 @contextmanager
@@ -39,3 +39,18 @@ def write_atomically(path: Path, data: bytes) -> None:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+def check_output(path: Path, suffixes: Sequence[str], force: bool, inputs: Sequence[Path] = ()) -> None:
+    """Refuses to write where something else lies: over an input, over another kind of file, or, unless `force`, over
+    anything.
+
+    Raises:
+        TacitError: says which file would be lost.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise TacitError(f"{path} would not be a {' or '.join(suffixes)} file: give a name that ends so")
+    if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
+        raise TacitError(f"{path} is also the input, which is never written over: give another file")
+    if path.is_dir() or (path.exists() and not force):
+        raise TacitError(f"{path} is there already: give another file, or --force")

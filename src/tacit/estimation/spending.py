@@ -18,11 +18,13 @@ from tacit.privacy.ledger.statement import shown, statement
 from tacit.report.integrity import open_ledger
 
 UNIT, RELATION = "client", "replace"
+SCOPE = "each client"
 
 
 def beside(table: Path) -> Path:
     """Where the ledger of a table lies unless another place is given."""
-    return table.with_name(f"{table.name}.ledger.sqlite")
+    real = table.resolve()  # a link to a table asks the same clients
+    return real.with_name(f"{real.name}.ledger.sqlite")
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,11 @@ class Questions:
     budget: float | None = None
 
     def check(self, message: Message) -> None:
-        """Refuses a question that would take the clients past the budget; nothing is charged."""
+        """Refuses a question that would take the clients past the budget, and a ledger that is not of questions;
+        nothing is charged."""
+        if self.path.exists():
+            with open_ledger(self.path) as kept:
+                _require_questions(self.path, kept)
         if self.budget is None:
             return
         with Ledger.open(":memory:") as trial:
@@ -67,9 +73,15 @@ class Questions:
         return f"Asked {times:,} time{'s' * (times > 1)} so far: epsilon {shown(epsilon)} in all{limit} ({terms})"
 
 
+def _require_questions(path: Path, ledger: Ledger) -> None:
+    strange = next((scope for scope in ledger.budgets() if not scope.startswith(SCOPE)), None)
+    if strange is not None:
+        raise TacitError(f"{path} is the ledger of a run (it has '{strange}'), not of questions: give another --ledger")
+
+
 def charge(ledger: Ledger, message: Message) -> None:
     """One message of every client."""
-    scope = f"each client, delta {message.delta:g}" if message.delta else "each client, pure"
+    scope = f"{SCOPE}, delta {message.delta:g}" if message.delta else f"{SCOPE}, pure"
     ledger.budget(scope, UNIT, RELATION, None, message.delta)
     asked = Charge(scope, UNIT, RELATION, message.event())
     ledger.charge(ledger.rounds() + 1, [asked], nonce=secrets.token_hex(8))  # new messages, whatever the seed

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console, ConsoleOptions, RenderableType
 from torch import Tensor, nn
 
+from tacit.core.checked import checked
 from tacit.core.contract import Tree
 from tacit.data.dataset import from_clients
 from tacit.errors import TacitError
@@ -22,7 +23,7 @@ from tacit.report.tables import level_table
 from tacit.rounds.assemble import Privacy, assemble
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.loop import Run
-from tacit.rounds.predict import OWN_ROWS, personal_module, predictor, rows_like, shared_module
+from tacit.rounds.predict import OWN_ROWS, client_position, personal_module, predictor, rows_like, shared_module
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +114,7 @@ class Result:
         with torch.no_grad():
             return module(rows)
 
+    @checked
     def save(self, folder: Path | str, clients: Sequence[str] | None = None) -> Path:
         """Writes the models to a new folder, for `tacit.load_model`, `tacit predict` or anybody who reads safetensors.
 
@@ -123,6 +125,10 @@ class Result:
         Returns:
             The folder: parameters, a program that needs no code of yours, and a model card with the guarantees.
         """
+        if isinstance(clients, str):
+            raise TacitError(f"clients is '{clients}': give a list, for example ['{clients}']")
+        for client in clients or ():
+            client_position(self.run, client)  # before a folder is made
         config = trained.ModelConfig.of(self.run, self.parts.model, clients)
         personal = ((client, self.personal(client)) for client in config.clients)
         return trained.save_models(Path(folder), config, self._card(config), self.model(), personal)

@@ -27,6 +27,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Plan
 from tacit.report.facts import Facts
+from tacit.report.integrity import check_resumable, open_ledger
 from tacit.report.metrics import Metrics, frame, score_rows
 from tacit.report.run_folder import Folder, existing
 from tacit.report.spending import Spending
@@ -92,6 +93,7 @@ def conduct(
         if path is not None:
             folder = run_dir.reopen(path, content) if resume else run_dir.create(path, content, key)
             stack.enter_context(run_dir.alone(folder))
+            check_resumable(folder)
         ledger = Ledger.open(":memory:" if folder is None else folder.ledger)
         ledger.check()  # before anything of it is read: rows that were edited may hold anything
         return _go(parts, made, content, folder, ledger, resume, progress, key)
@@ -183,6 +185,10 @@ def reopen_run(path: Path | str) -> tuple[Run, nn.Module]:
             f"{path} was trained in Python, and its network is known there alone: call result.save(...) there, or "
             "train(..., folder=..., resume=True) with the same parts"
         )
+    if not folder.checkpoint.is_file():
+        raise TacitError(f"{path} has no checkpoint.bin, and so no trained model: resume the run, or restore the file")
+    with open_ledger(folder.path):  # as the run left it
+        pass
     parts, key = build(parse(content)), run_dir.secret(folder.path, resume=True)
     run = Run(
         *assemble(*parts[:5], performance=parts.performance),

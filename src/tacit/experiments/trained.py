@@ -10,6 +10,7 @@ A personal model is the client's own. No guarantee covers handing it to others: 
 """
 
 import copy
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -23,12 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tacit.core.checked import checked
 from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
 from tacit.rounds.loop import Run
 from tacit.rounds.predict import MethodModule, personal_module, rows_like, shared_module
 
 FORMAT: Final = 1
+_LONGEST: Final = 160  # letters of a file's name that every file system takes
 CONFIG, WEIGHTS, PROGRAM, CARD, PERSONAL = "config.json", "model.safetensors", "model.pt2", "README.md", "personal"
 
 
@@ -84,6 +87,7 @@ def save_models(
     return folder
 
 
+@checked
 def load_model(folder: Path | str, client: str | None = None, model: nn.Module | None = None) -> nn.Module:
     """A saved model, ready to predict.
 
@@ -122,15 +126,18 @@ def load_model(folder: Path | str, client: str | None = None, model: nn.Module |
 def read_config(folder: Path) -> ModelConfig:
     """What a folder of saved models says of itself."""
     try:
-        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        content: Any = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TacitError(f"{folder} holds no saved model: give a folder that `Result.save` wrote") from None
     except ValueError as error:
         raise StorageError(f"{folder / CONFIG} is damaged ({error}): save the model again") from None
-    if content.get("format") != FORMAT:
-        raise TacitError(f"{folder} has format {content.get('format')}, and this version reads {FORMAT}: save it again")
-    sequences = {key: tuple(content[key]) for key in ("input_shape", "clients")}
-    return ModelConfig(**content | sequences)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise TacitError(f"{folder} is of another format, and this version reads {FORMAT}: save the model again")
+    try:
+        known: dict[str, Any] = content | {key: tuple(content[key]) for key in ("input_shape", "clients")}
+        return ModelConfig(**known)
+    except (TypeError, LookupError) as error:
+        raise StorageError(f"{folder / CONFIG} is damaged ({error!r}): save the model again") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +176,12 @@ def read_rows(path: Path, config: ModelConfig) -> np.ndarray:
             table = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise TacitError(f"{path} is no CSV file with a header ({error}): give one row for each example") from None
+    if not isinstance(table.index, pd.RangeIndex):
+        raise TacitError(f"{path}: rows have more values than the header has names: give as many")
     if wrong := [str(name) for name, column in table.items() if column.dtype.kind not in "biuf"]:
         raise TacitError(f"{path}: column '{wrong[0]}' holds no numbers: leave it out")
-    if bool(table.isna().to_numpy().any()):
-        raise TacitError(f"{path} has empty cells: fill them")
+    if not bool(np.isfinite(table.to_numpy(dtype=float)).all()):
+        raise TacitError(f"{path} has cells that are empty or no finite numbers: fill them")
     wanted = math.prod(config.input_shape)
     if table.shape[1] != wanted:
         raise TacitError(f"{path} has {table.shape[1]} columns, and the model takes {wanted} numbers a row")
@@ -210,7 +219,9 @@ def _template(config: ModelConfig) -> Tensor:
 
 def _personal(folder: Path, client: str) -> Path:
     """A file that is named by any id, on any file system."""
-    return folder / PERSONAL / f"{quote(client, safe='')}.safetensors"
+    name = quote(client, safe="")
+    short = name if len(name) <= _LONGEST else f"{name[:40]}-{hashlib.sha256(client.encode()).hexdigest()}"
+    return folder / PERSONAL / f"{short}.safetensors"
 
 
 def _write_weights(path: Path, module: nn.Module) -> None:
@@ -221,10 +232,14 @@ def _write_weights(path: Path, module: nn.Module) -> None:
 
 
 def _load_weights(module: nn.Module, path: Path) -> nn.Module:
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    with storage(path):
-        leaves = load(path.read_bytes())
+    try:
+        with storage(path):
+            leaves = load(path.read_bytes())
+    except SafetensorError as error:
+        raise StorageError(f"{path} is damaged ({error}): save the model again") from None
     try:
         module.load_state_dict(leaves)
     except RuntimeError as error:
@@ -251,7 +266,7 @@ def _write_program(path: Path, module: nn.Module, template: Tensor) -> bool:
 def _program(path: Path) -> nn.Module:
     try:
         return torch.export.load(path).module()
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # whatever torch makes of a damaged archive
         raise StorageError(f"{path} cannot be read ({error}): give model=..., or save the model again") from None
 
 

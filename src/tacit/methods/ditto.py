@@ -8,6 +8,7 @@ from torch import Tensor
 from tacit.core import tree
 from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.errors import TacitError
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.optimizers import LocalSgd, check
 
@@ -26,6 +27,8 @@ class Ditto(Method):
     personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
 
     def __post_init__(self) -> None:
+        if not self._strengths:
+            raise TacitError("Ditto's strength is (): give one number, or one for each privacy level")
         for value in self._strengths:
             check("Ditto's strength", value)
 

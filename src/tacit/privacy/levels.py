@@ -18,7 +18,10 @@ from tacit.errors import TacitError
 @checked
 @dataclass(frozen=True)
 class Level:
-    """One entry of the menu: a budget (epsilon, delta), a given noise multiplier, or neither: opted out."""
+    """One entry of the menu: a budget (epsilon, delta), a given noise multiplier, or neither: opted out.
+
+    With both, the noise is the one that is given, and the epsilon a limit: who would pass it is not asked.
+    """
 
     name: str
     epsilon: float | None = None
@@ -26,6 +29,8 @@ class Level:
     noise: float | None = None
 
     def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable():
+            raise TacitError(f"a level cannot be called {self.name!r}: give it a name of printable letters")
         for what, value in (("epsilon", self.epsilon), ("noise", self.noise)):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise TacitError(

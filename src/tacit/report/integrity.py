@@ -6,13 +6,14 @@ ledger holds every head that the other files of its folder have kept. *Metrics:*
 a round was evaluated.
 
 Whoever rewrites all of it together, with a new chain, digests and heads, is found by a head that was kept elsewhere,
-and by nothing else. So are charges that were taken off before any file had kept a later head.
+and by nothing else. So are charges that were taken off before any file had kept a later head, or together with every
+file that had (checkpoint, outcome, metrics, clients).
 """
 
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,13 +44,29 @@ class Check(NamedTuple):
 def open_ledger(path: Path) -> Iterator[Ledger]:
     """The ledger in a folder, or the file itself, to look only. Refused unless all is as it was written."""
     with Ledger.read(ledger_in(path)) as ledger:
-        for check in examine(path, ledger):
-            if check.passed is False:
-                raise StorageError(
-                    f"{path}: {check.text}; so its epsilon cannot be told: restore the newest copy of the folder; "
-                    f"`tacit ledger {path} --verify` tells all that is wrong"
-                )
+        _refuse(path, examine(path, ledger))
         yield ledger
+
+
+def check_resumable(folder: Folder) -> None:
+    """As `open_ledger`, before a run goes on: what it writes would cover the traces of what was changed.
+
+    `facts.json` may differ from its digest or be missing: the digest is written first, and a run that goes on writes
+    the file anew from its configuration.
+    """
+    if folder.ledger.is_file():
+        with Ledger.read(folder.ledger) as ledger:
+            checks = examine(folder.path, ledger)
+            _refuse(folder.path, (each for each in checks if not each.text.startswith(folder.facts.name)))
+
+
+def _refuse(path: Path, checks: Iterable[Check]) -> None:
+    for check in checks:
+        if check.passed is False:
+            raise StorageError(
+                f"{path}: {check.text}; so its epsilon cannot be told: restore the newest copy of the folder; "
+                f"`tacit ledger {path} --verify` tells all that is wrong"
+            )
 
 
 def examine(path: Path, ledger: Ledger) -> Iterator[Check]:
@@ -97,8 +114,12 @@ def _files(folder: Folder, ledger: Ledger, apart: bool) -> Iterator[Check]:
             otherwise = "it was edited, or the ledger is that of another run"
             otherwise += "; resuming the run writes it anew" if place == folder.facts else ""
             yield Check(same, f"{name}: {'as the run wrote it' if same else otherwise}")
-        elif not apart and place != folder.key:
+        elif not apart and place == folder.key:
+            yield Check(None, f"{name}: it is not there; without it nobody can tell whether the data are the run's")
+        elif not apart:
             yield Check(False, f"{name}: it is not there, and it says what was promised")
+    if folder.clients.is_file() and not folder.outcome.is_file() and not apart:
+        yield Check(False, f"{folder.outcome.name}: it was taken away: {folder.clients.name} is written after it")
 
 
 def _heads(folder: Folder, ledger: Ledger) -> Iterator[Check]:
@@ -116,7 +137,7 @@ def _heads(folder: Folder, ledger: Ledger) -> Iterator[Check]:
                 yield compare(ledger, read_head(kept), name)
             elif kept is not None and ledger.bindings():  # earlier versions kept none
                 yield Check(False, f"{name}: it was edited: it holds no head of the ledger")
-        except (TacitError, ValueError, KeyError, sqlite3.Error) as error:
+        except (TacitError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
             yield Check(False, f"{name} cannot be read ({error})")
 
 
@@ -159,13 +180,22 @@ def _charges(folder: Folder, ledger: Ledger) -> Iterator[Check]:
     from tacit.report import metrics
 
     try:
-        counted = [row for row in metrics.read(folder.metrics) if row.metric == metrics.CHARGES]
+        rows = metrics.read(folder.metrics)
     except TacitError as error:
         yield Check(False, str(error))
         return
+    counted = [row for row in rows if row.metric == metrics.CHARGES]
     for row in counted:
         if row.value != (now := ledger.charges(row.round)):
             yield Check(False, f"after round {row.round} the ledger had {row.value:.0f} charges, and now it has {now}")
             return
-    if counted:
+    measured, charged = max((row.round for row in rows), default=0), ledger.rounds() + 1
+    if measured > charged and _by_level(ledger):
+        yield Check(False, f"metrics.csv has figures of round {measured}, and the ledger has charges of {charged}")
+    elif counted:
         yield Check(True, f"metrics.csv: the ledger has the charges of {counted[-1].round:,} rounds that it had then")
+
+
+def _by_level(ledger: Ledger) -> bool:
+    """Whether every round is charged: to a level. Clients with accounts of their own pay when they take part."""
+    return not ledger.stays() and any(scope.startswith("level:") for scope in ledger.budgets())

@@ -87,9 +87,10 @@ class Metrics:
 def read(path: Path) -> list[Row]:
     """The rows of a file. A last line that a killed run left unfinished is not read."""
     with storage(path):
-        text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
+        content = path.read_bytes()
     try:
+        text = content.decode()
+        whole = text[: text.rfind("\n") + 1]
         lines = list(csv.reader(io.StringIO(whole, newline="")))[1:]
         found = [Row(int(round), level, metric, float(value)) for round, level, metric, value in lines]
     except (ValueError, csv.Error) as error:

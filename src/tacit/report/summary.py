@@ -6,6 +6,7 @@ then both are said. Where metrics, facts, outcome and ledger contradict each oth
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,15 +144,15 @@ def open_run(path: Path | str) -> RunSummary:
 
     folder = existing(path)
     if not folder.facts.is_file():
-        raise TacitError(f"the run {folder.path} ended before its first round: resume it")
+        with open_ledger(folder.path) if folder.ledger.is_file() else nullcontext():  # one that knows of it says so
+            raise TacitError(f"the run {folder.path} ended before its first round: resume it")
     facts = Facts.from_json(_text(folder.facts))
     rows = read(folder.metrics) if folder.metrics.is_file() else []
     spending, lines, bound = _ledger(folder, facts)
     done, stopped = _progress(folder, facts.rounds, rows, spending)
     clients = pd.DataFrame(columns=["client", "level", "shared", "personal"])
     if folder.clients.is_file():
-        kinds = {"client": str, "level": str}
-        clients = pd.read_csv(folder.clients, dtype=kinds, keep_default_na=False)  # type: ignore[arg-type]
+        clients = _clients(folder.clients)
     return RunSummary(
         title=folder.path.name,
         facts=facts,
@@ -187,7 +188,10 @@ def _progress(folder: Folder, rounds: int, rows: Sequence[Row], spending: Spendi
     measured = max((row.round for row in rows), default=0)
     charged = spending.rounds
     outcome = _json(folder.outcome) if folder.outcome.is_file() else None
-    ended, stopped = (0, INTERRUPTED) if outcome is None else (int(outcome["round"]), outcome["stopped"])
+    try:
+        ended, stopped = (0, INTERRUPTED) if outcome is None else (int(outcome["round"]), outcome["stopped"])
+    except (TypeError, LookupError, ValueError) as error:
+        raise StorageError(f"{folder.outcome} is damaged ({error!r}): restore it from a backup") from error
     if spending.every_round and charged < (done := max(measured, ended)):
         raise _contradiction(folder, f"{done} rounds were done, and the ledger has charges of {charged}")
     if outcome is not None and stopped != ON_REQUEST:
@@ -200,6 +204,18 @@ def _progress(folder: Folder, rounds: int, rows: Sequence[Row], spending: Spendi
     elif max(measured, charged) > ended:
         stopped = INTERRUPTED
     return max(ended, measured, charged), stopped
+
+
+def _clients(path: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    kinds = {"client": str, "level": str}
+    try:
+        with storage(path):
+            table = pd.read_csv(path, dtype=kinds, keep_default_na=False)  # type: ignore[arg-type]
+        return table.astype({"shared": float, "personal": float})
+    except (ValueError, KeyError) as error:
+        raise StorageError(f"{path} is damaged ({error}): restore it from a backup") from error
 
 
 def _contradiction(folder: Folder, what: str) -> StorageError:

@@ -32,7 +32,7 @@ def personal_module(run: Run, model: nn.Module, client: str) -> nn.Module:
     For nearly every method that is a copy of `model`. A method that predicts with several networks at once (FedEM) or
     with none of them (multitask learning) gives a `MethodModule`.
     """
-    state, rows = _adapted(run, _position(run, client))
+    state, rows = _adapted(run, client_position(run, client))
     return predictor(run.engine.method, run.engine.task, run.progress.server.view, state, model, rows)
 
 
@@ -50,7 +50,7 @@ def predictor(method: Method, task: ModuleTask, view: Shared, state: Tree, model
 
 def outputs(run: Run, client: str, x: Any) -> Tensor:
     """Outputs of a client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
-    engine, (state, rows) = run.engine, _adapted(run, _position(run, client))
+    engine, (state, rows) = run.engine, _adapted(run, client_position(run, client))
     task = engine.task.with_rows(rows, _all(rows))
     with torch.no_grad():
         return engine.method.predict(task, run.progress.server.view, state, rows_like(x, engine.federation.x))
@@ -114,7 +114,8 @@ def _all(rows: Tensor) -> Tensor:
     return torch.ones(len(rows), dtype=torch.bool)
 
 
-def _position(run: Run, client: str) -> int:
+def client_position(run: Run, client: str) -> int:
+    """Where a client stands among all; an error names the nearest id."""
     ids, client = run.engine.federation.ids, str(client)  # a number names the client of that text
     if client not in ids:
         near = get_close_matches(client, ids, 1)

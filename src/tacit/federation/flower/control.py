@@ -114,7 +114,15 @@ class Control:
 
         for run, status in self._statuses().items():
             if status != "finished":
-                self._call("StopRun", StopRunRequest(run_id=run))
+                self._stop(run, StopRunRequest(run_id=run))
+
+    def _stop(self, run: int, request: Any) -> None:
+        """A run that has finished since it was looked up cannot be stopped, and need not be."""
+        try:
+            self._call("StopRun", request)
+        except TacitError:
+            if self.status(run) != "finished":
+                raise
 
     def check_refusal(self) -> None:
         """Refuses a SuperLink whose control API answers to somebody who does not have the secret."""
