@@ -15,7 +15,6 @@ from tacit.core import tree
 from tacit.core.checked import checked
 from tacit.core.contract import Method, Tree
 from tacit.data.dataset import FederatedDataset
-from tacit.data.validate import unknown
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
 from tacit.privacy import mechanisms as plans
@@ -137,7 +136,7 @@ class Privacy:
     adds, discrete Gaussian noise on integers (`privacy/mechanisms/discrete_gaussian.py`). Both are seeded.
     """
 
-    plan: Mechanism = field(default=None, metadata={"short": lambda name: plan_named(name)()})  # type: ignore[assignment]
+    plan: Mechanism = field(default=None, metadata={"short": lambda name: plans.MECHANISMS.find(name)()})  # type: ignore[assignment]
     levels: tuple[Level, ...] = (Level("open"),)
     choices: Mapping[str, Share | str] = field(default_factory=dict)
     accountant: Accountant = "pld"
@@ -164,12 +163,6 @@ class Privacy:
         if chosen:
             return by_client(menu, federation.ids, chosen)
         return by_fraction(menu, federation.clients, shares, seed, federation.class_counts())
-
-
-def plan_named(name: str) -> type[Any]:
-    if name not in plans.MECHANISMS:
-        raise unknown("plan", str(name), plans.MECHANISMS)
-    return plans.MECHANISMS[name]
 
 
 def default_plan(levels: Sequence[Level]) -> Mechanism:

@@ -64,7 +64,7 @@ def for_members(content: Mapping[str, Any], table: str = "") -> dict[str, Any]:
 
 def foreign_names(content: Mapping[str, Any]) -> tuple[str, ...]:
     """What an experiment names that is not Tacit's own: import paths, and what installed packages add."""
-    tables = [(content.get(table), key, SECTIONS[table].registry.own) for table, key in _NAMED]
+    tables = [(content.get(table), key, SECTIONS[table].registry.builtin) for table, key in _NAMED]
     said = [(str(table[key]), own) for table, key, own in tables if isinstance(table, Mapping) and key in table]
     return tuple(name for name, own in said if name not in own)
 

@@ -109,7 +109,7 @@ def _kind(name: str) -> type | None:
     if name not in _KINDS:
         from tacit.privacy.mechanisms import MECHANISMS
 
-        len(MECHANISMS)  # those of other packages, too
+        list(MECHANISMS.importable())  # those of other packages, too
     return _KINDS.get(name)
 
 

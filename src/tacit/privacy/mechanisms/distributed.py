@@ -34,20 +34,7 @@ from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, clip
 from tacit.privacy.mechanisms.integer_coding import Coding, rotate, rotate_back, solve, unwrap
 from tacit.privacy.mechanisms.release import Inadmissible, MaskedSum, Message, Release, Totals
-from tacit.privacy.plan import (
-    Account,
-    CalibrationContext,
-    Mechanism,
-    Plan,
-    Seen,
-    Words,
-    account_for,
-    central_noise,
-    gaussian_event,
-    noise_for,
-    only_level,
-    participations_of,
-)
+from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan, Seen, Words, gaussian_event
 
 BODY: Final = "integers"
 _SHORT: Final = {"server": 1e-2, "released": 1e-5}
@@ -230,7 +217,7 @@ class Distributed(Mechanism):
             raise TacitError(
                 "with a rota no sampling hides who took part, so both figures are one: use budget 'server'"
             )
-        level, times = only_level(setting), participations_of(self.participations, setting)
+        level, times = setting.only_level, setting.participations(self.participations)
         who = crowd(setting, _SHORT[self.budget], times if self.budget == "server" else None)
         z = self._noise(level, setting, who, times)
         coding = self._coding(z, setting, who)
@@ -263,7 +250,7 @@ class Distributed(Mechanism):
 
         often = times if self.budget == "server" else setting.rounds
         try:
-            return noise_for(level, setting, event_of, often, ZERO_OUT, len(setting.ids))
+            return setting.noise(level, event_of, often, ZERO_OUT, len(setting.ids))
         except TacitError as error:
             if "no amount of noise" not in str(error):
                 raise
@@ -273,7 +260,7 @@ class Distributed(Mechanism):
 
     def _against_server(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
         ids, rounds = plan.setting.ids, plan.setting.rounds
-        own = account_for("", "client", ZERO_OUT, server, 1, level)
+        own = Account.of("", "client", ZERO_OUT, server, 1, level)
         if plan.setting.most is not None:
             return self._by_rota(plan, own, times)
         beside = replace(own, scope=f"released:{level.name}", event=released, epsilon=None)
@@ -301,7 +288,7 @@ class Distributed(Mechanism):
 
     def _against_readers(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
         ids = plan.setting.ids
-        own = account_for(f"level:{level.name}", "client", ZERO_OUT, released, 1, level)
+        own = Account.of(f"level:{level.name}", "client", ZERO_OUT, released, 1, level)
         figure = answer({server: times}, level.delta or 0.0, ZERO_OUT, "rdp").epsilon
 
         def beside(cohort: np.ndarray) -> Sequence[Account]:
@@ -333,7 +320,7 @@ def epsilon_alone(plan: Plan) -> float:
     history = Counter[Any](plan.alone)
     if plan.evaluation is not None:
         history.update(plan.evaluation.plan.alone)
-    return answer(history, only_level(plan.setting).delta or 0.0, ZERO_OUT, "rdp").epsilon
+    return answer(history, plan.setting.only_level.delta or 0.0, ZERO_OUT, "rdp").epsilon
 
 
 def _central(level: Level, setting: CalibrationContext, times: int | None) -> float:
@@ -342,7 +329,7 @@ def _central(level: Level, setting: CalibrationContext, times: int | None) -> fl
         return level.noise or 1.0
     if times is not None:
         return calibrate(gaussian_event, level.epsilon, level.delta, ZERO_OUT, setting.accountant, times)
-    return central_noise(level, setting._replace(beside={}))
+    return setting._replace(beside={}).central_noise(level)
 
 
 def _server_event(coding: Coding) -> SkellamDpEvent:

@@ -17,19 +17,7 @@ from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.gradient import BatchOf, KeyOf, ghost, integer_sum, no_key
 from tacit.privacy.mechanisms.open import OpenRelease
-from tacit.privacy.plan import (
-    Account,
-    CalibrationContext,
-    Mechanism,
-    Plan,
-    Seen,
-    Unit,
-    Words,
-    account_for,
-    multiplier_of,
-    noise_for,
-    participations_of,
-)
+from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan, Seen, Unit, Words, multiplier_of
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,7 @@ class Record(Mechanism):
         return "messages"
 
     def plan(self, setting: CalibrationContext) -> Plan:
-        times = participations_of(self.participations, setting)
+        times = setting.participations(self.participations)
         accounts = [self._account(k, setting, times) for k in range(len(setting.ids))]
         z = np.array([0.0 if account is None else multiplier_of(account.event) for account in accounts])
         noise = RecordNoise(self.bound, z, np.array([setting.batches.expected(int(n)) for n in setting.sizes]))
@@ -128,5 +116,5 @@ class Record(Mechanism):
         event_of, count = round_event(setting.batches, n, setting.queries(setting.batches.steps(n)))
         if not level.private or count == 0:
             return None
-        z = noise_for(level, setting, event_of, times * count, "add/remove", n)
-        return account_for(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
+        z = setting.noise(level, event_of, times * count, "add/remove", n)
+        return Account.of(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)

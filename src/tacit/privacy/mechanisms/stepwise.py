@@ -23,7 +23,7 @@ The third reading, a server that adds the noise itself, is the plan `Central`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
@@ -39,18 +39,7 @@ from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, clip
 from tacit.privacy.mechanisms.local import LocalRelease
 from tacit.privacy.mechanisms.open import OpenRelease
-from tacit.privacy.plan import (
-    Account,
-    CalibrationContext,
-    Mechanism,
-    Plan,
-    Words,
-    account_for,
-    gaussian_event,
-    noise_for,
-    only_level,
-    participations_of,
-)
+from tacit.privacy.plan import CalibrationContext, Mechanism, Plan, Words, gaussian_event
 
 Seen = Literal["messages", "sum"]
 EXTRA = "extra/"
@@ -219,7 +208,7 @@ class Stepwise(Mechanism):
 
     def plan(self, setting: CalibrationContext) -> Plan:
         tau = _public_steps(setting)
-        times = participations_of(self.participations, setting)
+        times = setting.participations(self.participations)
         return self._sum(setting, tau, times) if self.seen == "sum" else self._messages(setting, tau, times)
 
     def _messages(self, setting: CalibrationContext, tau: int, times: int) -> Plan:
@@ -232,7 +221,7 @@ class Stepwise(Mechanism):
             setting,
             OpenRelease(),
             relation="replace",
-            client=_charged(setting, z, "replace", tau),
+            client=setting.account_of_each([gaussian_event(each) for each in z], "replace", tau),
             steps=StepNoise(self.bounds, ratios, tau),
             multipliers=z,
             notes=(
@@ -243,7 +232,7 @@ class Stepwise(Mechanism):
         )
 
     def _sum(self, setting: CalibrationContext, tau: int, times: int) -> Plan:
-        only_level(setting)  # who opted out, or chose less noise, sends no full share
+        _ = setting.only_level  # who opted out, or chose less noise, sends no full share
         z = self._calibrated(setting, times, "zero-out")
         least = self._fewest(setting)
         total = tau * math.hypot(*self.bounds)
@@ -258,7 +247,7 @@ class Stepwise(Mechanism):
             setting,
             release,
             relation="zero-out",
-            client=_charged(setting, z, "zero-out", 1),
+            client=setting.account_of_each([gaussian_event(each) for each in z], "zero-out"),
             steps=StepNoise(self.bounds, (0.0,) * len(z), tau),
             multipliers=z,
             notes=(
@@ -270,7 +259,7 @@ class Stepwise(Mechanism):
 
     def _calibrated(self, setting: CalibrationContext, times: int, relation: Relation) -> tuple[float, ...]:
         menu = setting.choices.menu.levels
-        return tuple(noise_for(level, setting, gaussian_event, times, relation, len(setting.ids)) for level in menu)
+        return tuple(setting.noise(level, gaussian_event, times, relation, len(setting.ids)) for level in menu)
 
     def _fewest(self, setting: CalibrationContext) -> int:
         if self.least is not None:
@@ -315,17 +304,6 @@ def _public_steps(setting: CalibrationContext) -> int:
             "give every client the same with Training(steps=...)"
         )
     return counts.pop()
-
-
-def _charged(
-    setting: CalibrationContext, z: tuple[float, ...], relation: Relation, count: int
-) -> Callable[[int], Account | None]:
-    def client(k: int) -> Account | None:
-        level = setting.choices.of(k)
-        event = gaussian_event(z[setting.choices.level[k]])
-        return event and account_for(f"client:{setting.ids[k]}", "client", relation, event, count, level)
-
-    return client
 
 
 def _calibrated_for(times: int) -> str:
