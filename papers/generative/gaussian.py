@@ -6,11 +6,11 @@ from typing import Any, Final
 import numpy as np
 
 from papers.bench import Cell, Reproduction, Runner
+from papers.generative.bounds import gaussian_mse, van_trees_gaussian
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
 from tacit.core import rng
-from tacit.estimation.gaussian import GaussianMeans, suggest_radius
 from tacit.estimation.messages import Central, LocalGaussian, Message, Quantized, RandomisedResponse
-from tacit.estimation.published import gaussian_mse, van_trees_gaussian
+from tacit.estimation.shrinkage import GaussianMeans, suggest_radius
 
 M, N, MEAN, PRIOR, NOISE, DELTA, BOUND = 10_000, 15, 0.2, 0.01, 0.25, 1e-5, 0.5
 WORST: Final = {"variance 0": 0.0, "as v": NOISE / N, "10 v": 10 * NOISE / N, "60 v": 60 * NOISE / N}

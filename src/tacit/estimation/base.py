@@ -67,7 +67,7 @@ def check_fitted(estimator: BaseEstimator) -> None:
 
 def check_matrix(name: str, values: ArrayLike, columns: int | None = None) -> Array:
     """A finite [rows, columns] matrix of float64; a vector becomes one column. Never empty."""
-    given = _floats(name, values)
+    given = as_floats(name, values)
     matrix = given[:, None] if given.ndim == 1 else given
     if matrix.ndim != 2 or matrix.size == 0:
         raise TacitError(f"{name} has shape {np.shape(values)}: give one row a client and at least one column")
@@ -78,7 +78,7 @@ def check_matrix(name: str, values: ArrayLike, columns: int | None = None) -> Ar
 
 def check_vector(name: str, values: ArrayLike, length: int | None = None) -> Array:
     """A finite vector of float64. A single column is taken as a vector; a scalar is repeated to `length`."""
-    vector = _floats(name, values)
+    vector = as_floats(name, values)
     if vector.ndim == 0 and length is not None:
         vector = np.full(length, float(vector))
     if vector.ndim == 2 and np.shape(vector)[-1] == 1:
@@ -149,7 +149,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
-def _floats(name: str, values: ArrayLike) -> Array:
+def as_floats(name: str, values: ArrayLike) -> Array:
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,6 @@
-"""Personal linear models of any per-client arrays, in scikit-learn's manner; trained by the engine, under any plan.
+"""How far a run of `Multitask` is from its optimum: primal, dual, and the gap between them. Simulation only.
+
+Personal linear models of any per-client arrays, in scikit-learn's manner; trained by the engine, under any plan.
 
 Who learns from whom: the learned correlation with like devices side by side, and where a model comes from.
 """
@@ -6,16 +8,18 @@ Who learns from whom: the learned correlation with like devices side by side, an
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tacit.core.files import write_atomically
-from tacit.data.dataset import FederatedDataset, features, offsets_of
+from tacit.data.dataset import FederatedDataset, as_input, features, offsets_of
 from tacit.errors import TacitError
-from tacit.estimation.multitask.objective import Objective, multitask_of, objective
 from tacit.methods.multitask.covariance import correlation
+from tacit.methods.multitask.dual_losses import LOSSES
+from tacit.methods.multitask.local_dual import targets, with_intercept
 from tacit.methods.multitask.method import Multitask
 from tacit.models import SoftmaxRegression
 from tacit.privacy.ledger.ledger import Ledger
@@ -27,6 +31,66 @@ from tacit.rounds.loop import Run, Schedule
 from tacit.rounds.predict import outputs as outputs_of
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
+
+
+class Objective(NamedTuple):
+    """After `round` rounds, for the covariance in force. The gap is never negative but for rounding."""
+
+    round: int
+    primal: float
+    dual: float
+
+    @property
+    def gap(self) -> float:
+        return self.primal - self.dual
+
+    @property
+    def relative_gap(self) -> float:
+        return self.gap / abs(self.primal) if self.primal else 0.0
+
+
+def objective(run: Run) -> Objective:
+    """P(W) (4) of the models in force, noise included, and D(alpha) (5) of what the devices hold, its sign turned."""
+    method = multitask_of(run)
+    view, loss = run.progress.server.view, LOSSES[method.loss]
+    sums, omega = view.extra["sums"].double(), view.extra["covariance"].double()
+    weights, alphas = method.weights(sums, omega), _alphas(run)
+    losses, conjugates, held = 0.0, 0.0, torch.zeros_like(sums)
+    for t, alpha in enumerate(alphas):
+        x, y = _rows(run, t, sums.shape[1])
+        own = alpha[: len(x)]
+        losses += float(loss.value(x @ weights[t].T, y).sum())
+        conjugates += float(loss.conjugate(own, y).sum())
+        held[t] = own.T @ x
+    penalty, dual_penalty = (_penalty(v, omega, method.strength) for v in (sums, held))
+    return Objective(run.progress.round, losses + penalty, -conjugates - dual_penalty)
+
+
+def multitask_of(run: Run) -> Multitask:
+    method = run.engine.method
+    if not isinstance(method, Multitask):
+        raise TacitError(f"the run trained {type(method).__name__}, which has no covariance of tasks: train Multitask")
+    return method
+
+
+def _penalty(sums: Tensor, omega: Tensor, strength: float) -> float:
+    """lambda tr(W Omega^-1 W') for W = Omega V / (2 lambda): no inverse is needed."""
+    flat = sums.flatten(1)
+    return float((flat * (omega @ flat)).sum()) / (4 * strength)
+
+
+def _alphas(run: Run) -> Tensor:
+    everybody = np.arange(run.engine.federation.clients)
+    first = run.engine.method.join(run.progress.server.view, run.engine.start)
+    return run.store.read(everybody, first)["alpha"].double()
+
+
+def _rows(run: Run, client: int, columns: int) -> tuple[Tensor, Tensor]:
+    data = run.engine.federation
+    rows = data.rows(client)
+    x = with_intercept(as_input(data.x[rows]), multitask_of(run).intercept).double()
+    return x, targets(data.y[rows], columns, x.dtype)
+
 
 _NAMED = 40  # devices up to which axes name them
 

@@ -12,17 +12,20 @@ import numpy as np
 from scipy.special import expit, logsumexp
 
 from tacit.errors import TacitError
-from tacit.estimation.regression_model import (
+from tacit.estimation.regression_linear import (
     LEAST,
     Directions,
     Flags,
     Floats,
     Floor,
     Ints,
+    Mixed,
     Prior,
     Rows,
     decompose,
+    mix,
     segments,
+    spread,
 )
 
 NODES = 12
@@ -274,3 +277,28 @@ def local_logit_mse(data: Logits, mean: Floats, variance: float, penalty: float)
         open_ = (mean**2).sum() - (centre**2).sum(axis=1) + variance * (d - batch.real.sum(axis=1))
         out[batch.members] = fluctuation + bias + np.maximum(open_, 0.0)
     return out
+
+
+def logistic_mix(data: Logits, prior: Prior) -> Mixed:
+    now, basis = logit_posterior(data, prior), data.directions
+    parts = (
+        (
+            prior.means[at] + spread(basis, belief.shift),
+            np.maximum(prior.variances[at] - spread(basis, prior.variances[at] - belief.variance, squared=True), 0.0),
+        )
+        for at, belief in enumerate(now.beliefs)
+    )
+    return mix(np.exp(now.log_share), parts)
+
+
+def pooled_logit(rows: Rows, variance: float) -> Floats:
+    """One regression on all rows, under N(0, variance I), which keeps it finite where classes can be told apart."""
+    together = rows._replace(starts=np.array([0, len(rows.y)]), names=rows.names[:1])
+    data = prepare(together)
+    return spread(data.directions, beliefs(data, np.zeros(rows.x.shape[1]), variance, nodes=1).shift)[0]
+
+
+def unit_variance(rows: Rows) -> float:
+    """The prior variance at which a row's logit has a variance of about 1."""
+    power = float((rows.x**2).sum(axis=1).mean())
+    return 1 / power if power > 0 else 1.0
