@@ -285,7 +285,7 @@ class SampledMeans(FromMessages):
 
     def _domain(self, dimension: int) -> Domain:
         if self.radius is None and not isinstance(self.message_, Exact) and self.sends:
-            raise TacitError("a constrained message needs radius, a public bound on a client's mean: suggest_radius gives one")
+            raise TacitError("a constrained message needs radius, a public bound on a client's mean: suggest_radius")
         return Domain(1.0 if self.radius is None else check_positive("radius", self.radius), 0.0, dimension)
 
 

@@ -9,9 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tacit.secagg import client
 from tacit.secagg.client import State
 from tacit.secagg.identity import Identity, KeyRing, KeySigner
-from tacit.secagg.messages import decode, encode
+from tacit.secagg.messages import Terms, decode, encode
 from tacit.secagg.server import Stage, Sum, open_round
-from tacit.secagg.terms import Terms
 
 Answer = Callable[[Identity, State | None, bytes, np.ndarray], tuple[State, bytes]]
 """A member's part: its next state and its answer, from its state, the server's message and its input."""

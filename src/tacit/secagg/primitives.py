@@ -27,8 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from tacit.secagg.messages import SHARE_BYTES
-from tacit.secagg.terms import Refused
+from tacit.secagg.messages import SHARE_BYTES, Refused
 
 PRIME: Final = 2**521 - 1
 SECRET_BYTES: Final = 32

@@ -31,10 +31,9 @@ from tacit.privacy.plan import Plan
 from tacit.rounds.round import Progress, Replies
 from tacit.secagg import client as members
 from tacit.secagg.identity import Identity, KeyRing, KeySigner
-from tacit.secagg.messages import Delivery, decode, encode, largest
+from tacit.secagg.messages import Delivery, Discarded, Refused, decode, encode, largest, threshold_of
+from tacit.secagg.messages import Terms as Round
 from tacit.secagg.server import Masking, Stage, Sum, open_round
-from tacit.secagg.terms import Discarded, Refused, threshold_of
-from tacit.secagg.terms import Terms as Round
 from tacit.simulation import totals
 
 

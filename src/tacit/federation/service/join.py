@@ -24,9 +24,8 @@ from tacit.errors import TacitError
 from tacit.federation.flower.processes import Node
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.terms import Rows
-from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, about_others
+from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, Offer, about_others, read_offer
 from tacit.federation.service.gateway import leaving
-from tacit.federation.service.offer import Offer, read_offer
 from tacit.federation.service.roster import Enrolment, read_invitation
 from tacit.federation.service.server_dir import ServerFolder
 from tacit.federation.service.supervisor import Station
