@@ -17,8 +17,8 @@ from tacit.federation.protocol import messages
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected
 from tacit.privacy.ledger.chain import Head, read_head
-from tacit.privacy.ledger.chained import Kept
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.sqlite import Kept
 
 SERVER: Final = "server"
 _MOST: Final = 200  # heads in a message. Who has an older one refuses once, and tells which.

@@ -16,8 +16,7 @@ from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import most
 from tacit.privacy.ledger.earlier_events import refuse_to_go_on
 from tacit.privacy.ledger.ledger import Budget, Charge, Ledger
-from tacit.privacy.level_periods import Stays, accounts
-from tacit.privacy.membership import Change, LevelHistory, Rows
+from tacit.privacy.membership import Change, LevelHistory, Rows, Stays, accounts
 from tacit.privacy.plan import Account, Plan
 
 _EVER = 2**31

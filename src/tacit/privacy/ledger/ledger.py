@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 
 from tacit.errors import StorageError, TacitError
 from tacit.privacy.accounting.events import from_json, to_json
-from tacit.privacy.ledger.chained import Chained
-from tacit.privacy.ledger.sqlite import connect, connect_to_read
+from tacit.privacy.ledger.sqlite import Chained, connect, connect_to_read
 from tacit.privacy.ledger.statement import Budget, Line, statement
-from tacit.privacy.level_periods import LevelPeriod, Stays, told
+from tacit.privacy.membership import LevelPeriod, Stays, told
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tacit.privacy.accounting.accountant import Answer, answer
 from tacit.privacy.accounting.events import describe
 from tacit.privacy.ledger.earlier_events import Charged, recomputed, remark
-from tacit.privacy.level_periods import Stays, accounts, promise
+from tacit.privacy.membership import Stays, accounts, promise
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
