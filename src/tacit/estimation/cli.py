@@ -118,10 +118,17 @@ def means(
     from tacit.estimation.shrinkage import GaussianMeans
 
     message = _message(request, "gaussian")
-    prior = {"prior_mean": request.prior_mean, "prior_variance": request.prior_variance}
-    _check_needed(message, size, noise_variance, radius, None not in prior.values())
+    mean, variance = request.prior_mean, request.prior_variance
+    _check_needed(message, size, noise_variance, radius, mean is not None and variance is not None)
     questions = _questions(request, message)
-    estimator = GaussianMeans(**prior, noise_variance=noise_variance, message=message, radius=radius, seed=request.seed)
+    estimator = GaussianMeans(
+        prior_mean=mean,
+        prior_variance=variance,
+        noise_variance=noise_variance,
+        message=message,
+        radius=radius,
+        seed=request.seed,
+    )
     pay = partial(questions.pay, message) if questions else None
     result = tables.means(estimator, request.table, request.id_, value, size, request.out, pay)
     _print(result, request, questions)

@@ -83,8 +83,8 @@ class Kinds:
         mean = (posterior * keep).sum(1)[:, None] * values + (posterior * (1 - keep)) @ self.centres
         spread = (posterior * keep * variance[:, None]).sum(1) * values.shape[1]
         for at, centre in enumerate(self.centres):
-            own = keep[:, at : at + 1] * values + (1 - keep[:, at : at + 1]) * centre
-            spread += posterior[:, at] * np.square(own - mean).sum(1)
+            kept = keep[:, at : at + 1] * values + (1 - keep[:, at : at + 1]) * centre
+            spread += posterior[:, at] * np.square(kept - mean).sum(1)
         return posterior, mean, spread
 
     def ends(self, values: Array, variance: Array, tail: float) -> tuple[Array, Array]:
@@ -93,7 +93,7 @@ class Kinds:
         keep = doubt / (doubt + variance[:, None])
         spread = np.sqrt(keep * variance[:, None])
         middles = [
-            keep * own[:, None] + (1 - keep) * column for own, column in zip(values.T, self.centres.T, strict=True)
+            keep * value[:, None] + (1 - keep) * column for value, column in zip(values.T, self.centres.T, strict=True)
         ]
         low = [_bracket(posterior, middle, spread, tail)[0] for middle in middles]
         high = [_bracket(posterior, middle, spread, 1 - tail)[1] for middle in middles]
@@ -133,11 +133,11 @@ def doubted(kinds: Kinds, sent: Array, variance: Array, learn_within: bool) -> K
     covariance = np.linalg.pinv(information / np.outer(scale, scale), rcond=_SINGULAR, hermitian=True)
     lost = np.diag(covariance) < 0.5  # a direction without information; scaled, a variance is at least 1
     most = _ENDLESS * (variance.max() + np.square(sent).mean())
-    found = np.where(lost, most, np.minimum(np.diag(covariance) / scale**2, most))
-    doubt = np.where(alive, found[: k * d].reshape(k, d).max(1), most)
+    variances = np.where(lost, most, np.minimum(np.diag(covariance) / scale**2, most))
+    doubt = np.where(alive, variances[: k * d].reshape(k, d).max(1), most)
     within = kinds.within
     if learn_within:
-        plain, std = within + float(found[-1] * wider.sum()), math.sqrt(found[-1])
+        plain, std = within + float(variances[-1] * wider.sum()), math.sqrt(variances[-1])
         within = max(likely(plain, std), (max(plain, 0.0) + SURE * std) / 2)
     return Kinds(kinds.centres, kinds.weights, doubt + within, within)
 
@@ -158,7 +158,7 @@ def kinds_by_k_means(values: Array, k: int, seed: int | None, starts: int = _STA
 
 
 def alternate(
-    values: Array, own: Array, k: int, rounds: int, message: Message, domain: Domain, seed: int | None
+    values: Array, variance: Array, k: int, rounds: int, message: Message, domain: Domain, seed: int | None
 ) -> Kinds:
     """Algorithm 1: clients send their current estimates, the server clusters them. One message a round, each clipped,
     all rounds together within the message's budget."""
@@ -167,7 +167,7 @@ def alternate(
     for at in range(rounds):
         sent = each.send(current, domain, source(seed, "mixture", at))
         kinds = kinds_by_k_means(sent, k, seed, starts=1 if at else _STARTS)
-        current = kinds.estimate(values, own)[1]
+        current = kinds.estimate(values, variance)[1]
     assert kinds is not None
     return kinds
 
@@ -175,11 +175,11 @@ def alternate(
 def expectation_maximisation(sent: Array, variance: Array, k: int, seed: int | None, within: float | None) -> Kinds:
     """Kinds from messages of known variance, with doubt. Where the variance `within` a kind is to be learned (None) and
     the messages do not show k kinds (BIC), all clients are one kind: the Gaussian estimate."""
-    found = likeliest(sent, variance, k, seed, within)
+    kinds_of_k = likeliest(sent, variance, k, seed, within)
     if within is None and k > 1:
         one = likeliest(sent, variance, 1, seed, within)
-        found = min(found, one, key=lambda kinds: kinds.criterion(sent, variance))
-    return doubted(found, sent, variance, within is None)
+        kinds_of_k = min(kinds_of_k, one, key=lambda kinds: kinds.criterion(sent, variance))
+    return doubted(kinds_of_k, sent, variance, within is None)
 
 
 def likeliest(sent: Array, variance: Array, k: int, seed: int | None, within: float | None) -> Kinds:

@@ -10,9 +10,9 @@ Where values lie, publicly, and where the randomness of a message comes from.
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,8 +144,8 @@ class _OnClients:
 
 
 class _NotPrivate(_OnClients):
-    epsilon: ClassVar[float] = math.inf
-    delta: ClassVar[float] = 0.0
+    epsilon: float = math.inf
+    delta: float = 0.0
 
     def event(self) -> "DpEvent":
         import dp_accounting as dp
@@ -160,7 +160,7 @@ class _NotPrivate(_OnClients):
 class Exact(_NotPrivate):
     """The value itself: no variance, no guarantee."""
 
-    squares: ClassVar[Squares] = "exact"
+    squares: Squares = field(default="exact", init=False, repr=False)
 
     def send(self, values: Array, domain: Domain, source: Source, lift: bool = False) -> Array:
         return values
@@ -180,7 +180,7 @@ class Quantized(_NotPrivate):
     The variance added to a coordinate is at most (radius / (2**width - 1))^2. No guarantee of privacy.
     """
 
-    squares: ClassVar[Squares] = "split"
+    squares: Squares = field(default="split", init=False, repr=False)
     width: int
 
     def __post_init__(self) -> None:
@@ -216,8 +216,8 @@ class RandomisedResponse(_OnClients):
     The message's distribution is a function of the mean alone: it carries nothing about a prior's variance.
     """
 
-    squares: ClassVar[Squares] = "split"
-    delta: ClassVar[float] = 0.0
+    squares: Squares = field(default="split", init=False, repr=False)
+    delta: float = field(default=0.0, init=False, repr=False)
     epsilon: float
 
     def __post_init__(self) -> None:
@@ -269,7 +269,7 @@ class RandomisedResponse(_OnClients):
 class _Gaussian(_OnClients):
     """Noise calibrated exactly (Balle and Wang) so that all `times` messages together are (epsilon, delta)-private."""
 
-    squares: ClassVar[Squares] = "joint"
+    squares: Squares = field(default="joint", init=False, repr=False)
     epsilon: float
     delta: float
     times: int = 1

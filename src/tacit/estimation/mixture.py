@@ -72,21 +72,21 @@ class MixtureMeans(SampledMeans):
         """Personal estimates of new clients, from their own means of `sizes` samples each."""
         check_fitted(self)
         values = check_matrix("X", X, self.n_features_in_)
-        own = self.noise_variance_ / check_sizes(sizes, len(values))
-        return self.kinds_.estimate(values, own)[1].reshape(np.shape(X))
+        variance = self.noise_variance_ / check_sizes(sizes, len(values))
+        return self.kinds_.estimate(values, variance)[1].reshape(np.shape(X))
 
     @property
     def sends(self) -> bool:
         return self.centres is None
 
-    def _learn(self, values: Array, own: Array) -> tuple[Kinds, str]:
+    def _learn(self, values: Array, variance: Array) -> tuple[Kinds, str]:
         k, d, within = check_count("n_kinds", self.n_kinds), values.shape[1], self.within_variance
         within = None if within is None else check_positive("within_variance", within, zero=True)
         if self.centres is not None:
             centres = check_matrix("centres", np.reshape(self.centres, (-1, d)))
-            given = np.full(len(centres), 1 / len(centres)) if self.weights is None else self.weights
+            weights = np.full(len(centres), 1 / len(centres)) if self.weights is None else self.weights
             doubt = np.full(len(centres), within) if within else None
-            return Kinds(centres, shares(given, len(centres)), doubt, within or 0.0), _NOTHING_SENT
+            return Kinds(centres, shares(weights, len(centres)), doubt, within or 0.0), _NOTHING_SENT
         if len(values) < max(k, 2):
             raise TacitError(f"{len(values)} clients cannot show {k} kinds: give centres and weights, or more clients")
         check_delta(self.message_, len(values))
@@ -97,20 +97,20 @@ class MixtureMeans(SampledMeans):
         domain = self._domain(d)
         if self.moments == "as-published":
             rounds = check_count("rounds", self.rounds)
-            kinds = alternate(values, own, k, rounds, self.message_, domain, self.seed)
+            kinds = alternate(values, variance, k, rounds, self.message_, domain, self.seed)
             return kinds, guarantee(self.message_, domain, rounds, self.seed)
         sent = self.message_.send(values, domain, source(self.seed, "message", 0))
         added = self.message_.variance(domain)
-        kinds = expectation_maximisation(sent, own + added, k, self.seed, within)
+        kinds = expectation_maximisation(sent, variance + added, k, self.seed, within)
         return kinds, guarantee(self.message_, domain, seed=self.seed)
 
-    def _store(self, kinds: Kinds, values: Array, own: Array, shape: tuple[int, ...]) -> None:
+    def _store(self, kinds: Kinds, values: Array, variance: Array, shape: tuple[int, ...]) -> None:
         self.kinds_, self.centres_, self.weights_ = kinds, kinds.centres, kinds.weights
         self.n_clients_, self.n_features_in_, self.within_variance_ = *values.shape, kinds.within
-        self.posterior_, means, self.expected_mse_ = kinds.estimate(values, own)
+        self.posterior_, means, self.expected_mse_ = kinds.estimate(values, variance)
         self.estimates_, self.local_ = means.reshape(shape), values.reshape(shape)
         squares = np.square(kinds.centres).sum(1)
-        self.local_mse_ = own * values.shape[1]
+        self.local_mse_ = variance * values.shape[1]
         centre = kinds.weights @ kinds.centres
         self.global_ = centre if len(shape) == 2 else centre[0]
         apart = float(kinds.weights @ squares - centre @ centre)
@@ -119,10 +119,10 @@ class MixtureMeans(SampledMeans):
 
 def shares(weights: ArrayLike, kinds: int) -> Array:
     """Shares that sum to 1, from weights of at least 0."""
-    found = check_vector("weights", weights, kinds)
-    if found.min() < 0 or found.sum() <= 0:
-        raise TacitError(f"weights {found.tolist()} must be at least 0 and not all 0")
-    return found / found.sum()
+    checked_weights = check_vector("weights", weights, kinds)
+    if checked_weights.min() < 0 or checked_weights.sum() <= 0:
+        raise TacitError(f"weights {checked_weights.tolist()} must be at least 0 and not all 0")
+    return checked_weights / checked_weights.sum()
 
 
 @checked

@@ -58,10 +58,10 @@ def objective(run: Run) -> Objective:
     losses, conjugates, held = 0.0, 0.0, torch.zeros_like(sums)
     for t, alpha in enumerate(alphas):
         x, y = _rows(run, t, sums.shape[1])
-        own = alpha[: len(x)]
+        duals = alpha[: len(x)]
         losses += float(loss.value(x @ weights[t].T, y).sum())
-        conjugates += float(loss.conjugate(own, y).sum())
-        held[t] = own.T @ x
+        conjugates += float(loss.conjugate(duals, y).sum())
+        held[t] = duals.T @ x
     penalty, dual_penalty = (_penalty(v, omega, method.strength) for v in (sums, held))
     return Objective(run.progress.round, losses + penalty, -conjugates - dual_penalty)
 
@@ -131,8 +131,8 @@ class Sharing:
         rows = []
         for t, name in enumerate(self.ids):
             others = [s for s in np.argsort(-self.origin[t], kind="stable") if s != t][:most]
-            told = ", ".join(f"{self.ids[s]} {100 * self.origin[t, s]:.0f}%" for s in others)
-            rows.append([str(name), f"{100 * self.origin[t, t]:.0f}%", told])
+            sources = ", ".join(f"{self.ids[s]} {100 * self.origin[t, s]:.0f}%" for s in others)
+            rows.append([str(name), f"{100 * self.origin[t, t]:.0f}%", sources])
         return rows
 
     def panel(self) -> Panel:
@@ -194,9 +194,9 @@ class MultitaskModels:
         """Trains until the last round, or until no budget is left."""
         self.classes_, data = _federation(clients, self.method.loss)
         model = SoftmaxRegression(data.x.shape[1], data.classes)
-        made = assemble(data, model, self.method, self.privacy, self._training)
+        assembled = assemble(data, model, self.method, self.privacy, self._training)
         self._ledger = Ledger.open(":memory:")
-        self.run_ = Run(*made, self._ledger, Schedule(_NEVER, _NEVER))
+        self.run_ = Run(*assembled, self._ledger, Schedule(_NEVER, _NEVER))
         self.history_ = list(_rounds(self.run_, self.method.inner))
         self.ids_ = data.ids
         return self
@@ -256,12 +256,12 @@ class MultitaskModels:
 
 
 def _rounds(run: Run, inner: int) -> list[Objective]:
-    found = []
+    history = []
     while run.progress.round < run.plan.setting.rounds and not run.budget.exhausted():
         run.step()
         if run.progress.round % inner == inner - 1 or run.progress.round == run.plan.setting.rounds:
-            found.append(objective(run))
-    return found
+            history.append(objective(run))
+    return history
 
 
 def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, FederatedDataset]:
@@ -270,13 +270,13 @@ def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, Federate
         raise TacitError("there are no clients: give id -> (x, y)")
     x = [features(rows[0], f"client '{who}'") for who, rows in clients.items()]
     y = [np.asarray(rows[1]) for rows in clients.values()]
-    for who, own, labels in zip(clients, x, y, strict=True):
-        if own.dim() != 2 or labels.shape != (len(own),):
-            shapes = f"x of shape {tuple(own.shape)} and y of shape {labels.shape}"
+    for who, part, labels in zip(clients, x, y, strict=True):
+        if part.dim() != 2 or labels.shape != (len(part),):
+            shapes = f"x of shape {tuple(part.shape)} and y of shape {labels.shape}"
             raise TacitError(f"client '{who}' has {shapes}: give [rows, features] and one label a row")
-        if own.shape[1] != x[0].shape[1]:
+        if part.shape[1] != x[0].shape[1]:
             raise TacitError(
-                f"client '{who}' has {own.shape[1]} features and others {x[0].shape[1]}: give all the same"
+                f"client '{who}' has {part.shape[1]} features and others {x[0].shape[1]}: give all the same"
             )
     flat, names, kinds = np.concatenate(y), None, 1
     real = loss == "squared" and flat.dtype.kind == "f"
@@ -286,7 +286,7 @@ def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, Federate
         if kinds < 2:
             raise TacitError(f"all labels are {names[0]!r}: give at least two classes")
     target = torch.from_numpy(flat.astype(np.float32 if real else np.int64))
-    rows, offsets = torch.cat(x), offsets_of([len(own) for own in x])
+    rows, offsets = torch.cat(x), offsets_of([len(part) for part in x])
     ids = tuple(str(who) for who in clients)
     held = FederatedDataset("clients", rows, target, offsets, rows[:0], target[:0], offsets * 0, None, None, ids, kinds)
     return names, held

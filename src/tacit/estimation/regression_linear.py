@@ -337,20 +337,20 @@ def mean_covariance(data: Directions, prior: Prior) -> Floats:
 
 def mean_error(data: Directions, prior: Prior, covariance: Floats) -> Floats:
     """What not knowing the prior's mean adds to each client's squared error: the trace of (I - A) C (I - A)."""
-    own = pull(data, prior)
+    share = pull(data, prior)
     along = np.einsum("rd,rd->r", data.basis @ covariance, data.basis)
-    return np.trace(covariance) - segments((2 * own - own**2) * along, data.starts)
+    return np.trace(covariance) - segments((2 * share - share**2) * along, data.starts)
 
 
 def mean_coordinate_error(data: Directions, prior: Prior, covariance: Floats) -> Floats:
     """The diagonal of (I - A) C (I - A) for each client, [clients, d]."""
-    own, turned = pull(data, prior), data.basis @ covariance
+    share, turned = pull(data, prior), data.basis @ covariance
     out = np.empty((len(data.sizes), data.basis.shape[1]))
     for rank in np.unique(data.ranks):
         members = np.flatnonzero(data.ranks == rank)
         for part in np.array_split(members, -(-len(members) // 512)):
             take = data.starts[part][:, None] + np.arange(rank)
-            a, basis, moved = own[take][..., None], data.basis[take], turned[take]
+            a, basis, moved = share[take][..., None], data.basis[take], turned[take]
             once = (a * basis * moved).sum(axis=1)
             mixed = np.matmul(moved, basis.transpose(0, 2, 1))
             twice = (np.matmul(mixed, a * basis) * (a * basis)).sum(axis=1)

@@ -105,12 +105,12 @@ def beliefs(data: Logits, mean: Floats, variance: float, start: Belief | None = 
     evidence, trace = np.empty(len(directions.sizes)), np.empty(len(directions.sizes))
     for at, batch in enumerate(data.batches):
         first = None if start is None else (_take(batch, start.shift), start.weight[at])
-        found = _ascend(batch, _take(batch, middle), variance, first, nodes)
-        weights.append(found.weight)
-        evidence[batch.members] = found.height
-        inside = found.covariance.diagonal(axis1=1, axis2=2)
+        state = _ascend(batch, _take(batch, middle), variance, first, nodes)
+        weights.append(state.weight)
+        evidence[batch.members] = state.height
+        inside = state.covariance.diagonal(axis1=1, axis2=2)
         trace[batch.members] = variance * (d - inside.shape[1] + inside.sum(axis=1))
-        shift[batch.take[batch.real]] = found.shift[batch.real]
+        shift[batch.take[batch.real]] = state.shift[batch.real]
         along[batch.take[batch.real]] = variance * inside[batch.real]
     return Belief(shift, weights, evidence, trace, along)
 
@@ -236,13 +236,13 @@ class LogitPosterior(NamedTuple):
 
 
 def logit_posterior(data: Logits, prior: Prior, starts: list[Belief] | None = None) -> LogitPosterior:
-    found = [
+    components = [
         beliefs(data, prior.means[at], float(prior.variances[at]), None if starts is None else starts[at])
         for at in range(len(prior.weights))
     ]
-    joint = np.log(np.maximum(prior.weights, LEAST)) + np.stack([belief.evidence for belief in found], axis=1)
+    joint = np.log(np.maximum(prior.weights, LEAST)) + np.stack([belief.evidence for belief in components], axis=1)
     likelihood = np.asarray(logsumexp(joint, axis=1))
-    return LogitPosterior(found, joint - likelihood[:, None], likelihood)
+    return LogitPosterior(components, joint - likelihood[:, None], likelihood)
 
 
 def logit_em_step(data: Logits, prior: Prior, now: LogitPosterior, floor: Floor) -> Prior:

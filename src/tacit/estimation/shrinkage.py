@@ -137,12 +137,12 @@ class LinearShrinkage(FromMessages):
         return answers(self.learned_, values, sizes, np.concatenate(inside))
 
     def _store(self, values: Array, sizes: Array, shape: tuple[int, ...]) -> Self:
-        found = self.answer(values, sizes, first=0)
+        result = self.answer(values, sizes, first=0)
         self.n_clients_, self.n_features_in_ = values.shape
-        self.local_, self.local_mse_ = values.reshape(shape), found.local_mse
-        self.estimates_, self.expected_mse_, self.pull_ = found.estimates.reshape(shape), found.mse, found.pull
+        self.local_, self.local_mse_ = values.reshape(shape), result.local_mse
+        self.estimates_, self.expected_mse_, self.pull_ = result.estimates.reshape(shape), result.mse, result.pull
         self.global_ = self.centre_ if len(shape) == 2 else self.centre_[0]
-        self.global_mse_ = found.global_mse
+        self.global_mse_ = result.global_mse
         return self
 
     def _forget(self) -> None:
@@ -192,8 +192,8 @@ class LinearShrinkage(FromMessages):
         weights = None if uniform else precision(sums, prior.taken, self._model(rough), added)
         centre = self._clip(sums.mean(weights) + noise[:-1])
         model = self._model(centre)
-        found = conclude(centre, prior, model, sums, added, server_variance, by_size=not uniform, trusted=trusted)
-        return found if self.prior_mean is None else self._exactly(self._given_centre(domain.dimension), *prior)
+        learned = conclude(centre, prior, model, sums, added, server_variance, by_size=not uniform, trusted=trusted)
+        return learned if self.prior_mean is None else self._exactly(self._given_centre(domain.dimension), *prior)
 
     def _clip(self, centre: Array) -> Array:
         """A centre outside the domain can only come from noise."""
@@ -212,8 +212,8 @@ class LinearShrinkage(FromMessages):
         """The prior variance, given or learned in the way that the message allows."""
         model, sums = self._model(centre), collector.values
         if self.prior_variance is not None:
-            given = check_positive("prior_variance", self.prior_variance, zero=True)
-            return Variance(given, given), True
+            known = check_positive("prior_variance", self.prior_variance, zero=True)
+            return Variance(known, known), True
         if self.moments == "as-published":
             seen = spread_moment(sums, Model(0.0), 0.0, inflate=False)[0].total
             return Variance(seen, seen), True
@@ -390,11 +390,11 @@ class BernoulliRates(LinearShrinkage):
         check_several(len(rates) - 1, "a prior from others")
         check_delta(self.message_, len(rates))
         self._collector = self._collect(1)
-        found = published_rates(rates[:, 0], counts, self.message_, self.seed)
-        self.learned_ = self._as_learned(found.centre, found.variance)
+        published = published_rates(rates[:, 0], counts, self.message_, self.seed)
+        self.learned_ = self._as_learned(published.centre, published.variance)
         self._store(rates, counts, (len(rates),))
-        self.estimates_, self.pull_ = found.estimates, found.pull
-        self.expected_mse_ = self.learned_.error(counts, np.zeros(len(counts)), found.pull)
+        self.estimates_, self.pull_ = published.estimates, published.pull
+        self.expected_mse_ = self.learned_.error(counts, np.zeros(len(counts)), published.pull)
         return self
 
     def _as_learned(self, centre: float, variance: float) -> Learned:

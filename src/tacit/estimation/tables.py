@@ -99,10 +99,10 @@ def _pyarrow() -> tuple[Any, Any]:
     return pyarrow.parquet, pyarrow
 
 
-def _check_columns(path: Path, found: Sequence[str], wanted: Sequence[str]) -> None:
-    missing = [column for column in wanted if column not in list(found)]
+def _check_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [column for column in wanted if column not in list(columns)]
     if missing:
-        raise TacitError(f"{path} has no column {missing[0]!r}: it has {', '.join(map(str, found))}")
+        raise TacitError(f"{path} has no column {missing[0]!r}: it has {', '.join(map(str, columns))}")
 
 
 def numbers(frame: "pd.DataFrame", column: str, first: int) -> NDArray[np.float64]:
@@ -234,8 +234,8 @@ def rates(
             yield frame[name].to_numpy(), *check_counts(won, counts)
             first += len(frame)
 
-    def ends(values: Array, sizes: Array, found: Answers) -> tuple[Array, Array]:
-        low, high = beta_intervals(found.estimates[:, 0], found.mse, values[:, 0], sizes, 0.95)
+    def ends(values: Array, sizes: Array, answers: Answers) -> tuple[Array, Array]:
+        low, high = beta_intervals(answers.estimates[:, 0], answers.mse, values[:, 0], sizes, 0.95)
         return low[:, None], high[:, None]
 
     return _two_passes(estimator, pieces, ends, name, ["rate"], out, pay)
@@ -260,17 +260,17 @@ def means(
             yield frame[name].to_numpy(), values, check_sizes(counts, len(values))
             first += len(frame)
 
-    given = pieces
+    source = pieces
     if size is None:
         pooled = _pooled(estimator, pieces)
-        given = lambda: iter([pooled])  # noqa: E731
+        source = lambda: iter([pooled])  # noqa: E731
     else:
         estimator.noise_variance_ = estimator.known_noise()
 
     def ends(values: Array, sizes: Array, found: Answers) -> tuple[Array, Array]:
         return normal_intervals(found.estimates, found.mse, 0.95)
 
-    return _two_passes(estimator, given, ends, name, list(columns), out, pay)
+    return _two_passes(estimator, source, ends, name, list(columns), out, pay)
 
 
 def _pooled(estimator: GaussianMeans, pieces: Callable[[], Iterator[Piece]]) -> Piece:
@@ -278,9 +278,9 @@ def _pooled(estimator: GaussianMeans, pieces: Callable[[], Iterator[Piece]]) -> 
     if not parts:
         raise TacitError("the table has no rows: give at least 2 clients")
     names, values = (np.concatenate([part[at] for part in parts]) for at in (0, 1))
-    labels, own, counts, within = pool(values, names.astype(str))
+    labels, means_, counts, within = pool(values, names.astype(str))
     estimator.noise_variance_ = estimator.known_noise(within)
-    return labels, own, counts
+    return labels, means_, counts
 
 
 def _two_passes(
@@ -309,30 +309,30 @@ def _two_passes(
     totals, kept, done = np.zeros(3), [], 0
     with Writer(out) as writer:
         for names, values, sizes in pieces():
-            found = estimator.answer(values, sizes, first=done)
-            low, high = ends(values, sizes, found)
-            writer.write(_frame(name, columns, names, values, sizes, found, low, high))
-            totals += [found.local_mse.sum(), found.global_mse.sum(), found.mse.sum()]
-            kept.append(_sample(names, values, found, low, high))
+            answers = estimator.answer(values, sizes, first=done)
+            low, high = ends(values, sizes, answers)
+            writer.write(_frame(name, columns, names, values, sizes, answers, low, high))
+            totals += [answers.local_mse.sum(), answers.global_mse.sum(), answers.mse.sum()]
+            kept.append(_sample(names, values, answers, low, high))
             done += len(names)
     return TableEstimates(estimator, of_means(*(totals / done)), _moves(kept, estimator, columns[0], done), done)
 
 
 def _frame(
-    name: str, columns: list[str], names: Any, values: Array, sizes: Array, found: Answers, low: Array, high: Array
+    name: str, columns: list[str], names: Any, values: Array, sizes: Array, answers: Answers, low: Array, high: Array
 ) -> "pd.DataFrame":
     import pandas as pd
 
     parts: dict[str, Any] = {name: names, "n": sizes.astype(np.int64)}
     for at, column in enumerate(columns):
-        parts |= {f"{column}_alone": values[:, at], f"{column}_personal": found.estimates[:, at]}
+        parts |= {f"{column}_alone": values[:, at], f"{column}_personal": answers.estimates[:, at]}
         parts |= {f"{column}_low": low[:, at], f"{column}_high": high[:, at]}
-    return pd.DataFrame(parts | {"pull": found.pull, "expected_mse": found.mse})
+    return pd.DataFrame(parts | {"pull": answers.pull, "expected_mse": answers.mse})
 
 
-def _sample(names: Any, values: Array, found: Answers, low: Array, high: Array) -> tuple[Any, ...]:
+def _sample(names: Any, values: Array, answers: Answers, low: Array, high: Array) -> tuple[Any, ...]:
     at = np.unique(np.linspace(0, len(names) - 1, min(_SAMPLED, len(names))).astype(int))
-    return names[at], values[at, 0], found.estimates[at, 0], low[at, 0], high[at, 0]
+    return names[at], values[at, 0], answers.estimates[at, 0], low[at, 0], high[at, 0]
 
 
 def _moves(kept: list[tuple[Any, ...]], estimator: LinearShrinkage, value: str, clients: int) -> Moves:

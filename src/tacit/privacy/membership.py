@@ -58,10 +58,10 @@ Stays = tuple[LevelPeriod, ...]
 
 def told(rows: Iterable[tuple[str, LevelPeriod]]) -> dict[str, Stays]:
     """The stays of each client from what was said one after the other; what is said later of the same round holds."""
-    found: dict[str, dict[int, LevelPeriod]] = {}
+    periods: dict[str, dict[int, LevelPeriod]] = {}
     for client, stay in rows:
-        found.setdefault(client, {})[stay.round] = stay
-    return {client: tuple(by_round[round] for round in sorted(by_round)) for client, by_round in found.items()}
+        periods.setdefault(client, {})[stay.round] = stay
+    return {client: tuple(by_round[round] for round in sorted(by_round)) for client, by_round in periods.items()}
 
 
 def at(stays: Stays, round: int) -> LevelPeriod:
@@ -118,7 +118,19 @@ def _at_levels(
 @checked
 @dataclass(frozen=True)
 class Change:
-    """After `round` rounds, at the next draw, a client is at another level. Public."""
+    """After `round` rounds, at the next draw, a client is at another level. Public.
+
+    What was spent before stays spent: a client's account is that of all the levels it has been at.
+
+    Args:
+        round: after how many rounds, from 1 to one less than the run has.
+        client: its name in the data.
+        level: the name of the level it moves to.
+
+    >>> import tacit
+    >>> tacit.Change(10, "c3", "open")
+    Change(round=10, client='c3', level='open')
+    """
 
     round: int
     client: str
@@ -159,7 +171,7 @@ class LevelHistory:
 
     choices: Choices  # at the start
     ids: Sequence[str]
-    stays: Mapping[str, Stays] = field(default_factory=dict)
+    stays: Mapping[str, Stays] = field(default_factory=dict[str, Stays])
 
     def at(self, round: int) -> tuple[Choices, np.ndarray]:
         """The levels of a round, and who may be asked by its own account."""

@@ -220,6 +220,14 @@ class Mechanism(ABC):
         return Local(clip, participations=times)
 
 
+def _no_account(client: int) -> None:
+    """A client without an account of its own."""
+
+
+def _no_accounts(cohort: np.ndarray) -> Sequence[Account]:
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What a run may release and its price. `levels` are charged every round, `client` when it takes part."""
@@ -230,9 +238,11 @@ class Plan:
     release: "Release"
     relation: Relation = "add/remove"
     levels: tuple[Account, ...] = ()
-    client: Callable[[int], Account | None] = lambda _: None
-    beside: Callable[[np.ndarray], Sequence[Account]] = lambda _: ()  # charged to be known, without a limit
-    alone: Mapping[Any, int] = field(default_factory=dict)  # what a run costs a client whose own share is all the noise
+    client: Callable[[int], Account | None] = _no_account
+    beside: Callable[[np.ndarray], Sequence[Account]] = _no_accounts  # charged to be known, without a limit
+    alone: Mapping[Any, int] = field(
+        default_factory=dict[Any, int]
+    )  # what a run costs a client whose own share is all the noise
     record: "RecordNoise | None" = None
     project: bool = False  # clip what would be uploaded after every local step, too
     steps: "StepNoise | None" = None
@@ -275,8 +285,8 @@ class Plan:
 
     def of(self, client: int) -> Account | None:
         """What a round costs a client if it is asked: its own account, or that of the level it is at now."""
-        own = self.client(client)
-        return self._by_level.get(self.setting.choices.of(client).name) if own is None else own
+        account = self.client(client)
+        return self._by_level.get(self.setting.choices.of(client).name) if account is None else account
 
     def moved(self, choices: Choices, asked: np.ndarray) -> "Plan":
         """The plan of the rounds after a change of levels: the same noise, weights and divisors of who is asked now."""
@@ -308,7 +318,7 @@ class Plan:
 
     def without_upload(self) -> "Plan":
         """The same for a method that uploads nothing: nothing leaves, so nothing is owed."""
-        return replace(self, uploads=False, levels=(), client=lambda _: None, beside=lambda _: ())
+        return replace(self, uploads=False, levels=(), client=_no_account, beside=_no_accounts)
 
     def with_fast_noise(self) -> "Plan":
         """The same, and it says of its Gaussian noise what it is."""

@@ -132,12 +132,12 @@ def checked_offers(terms: Terms, offers: Sequence[Offer], directory: Directory) 
     """By member; enough of them, all signed, no key twice."""
     for offer in offers:
         check_offer(terms, offer, directory)
-    found = {offer.sender: offer for offer in offers}
+    by_sender = {offer.sender: offer for offer in offers}
     keys = {key for offer in offers for key in (offer.seal_key, offer.mask_key)}
-    if len(found) < len(offers) or len(keys) < 2 * len(offers):
+    if len(by_sender) < len(offers) or len(keys) < 2 * len(offers):
         raise Refused("a member or a key is offered twice")
-    enough(terms, len(found), terms.threshold, "offered keys")
-    return dict(sorted(found.items()))
+    enough(terms, len(by_sender), terms.threshold, "offered keys")
+    return dict(sorted(by_sender.items()))
 
 
 def check_confirmations(
@@ -158,9 +158,9 @@ def check_confirmations(
     enough(terms, len(senders), terms.threshold, "confirmed the survivors")
 
 
-def enough(terms: Terms, several: int, least: int, what: str) -> None:
-    if several < least:
+def enough(terms: Terms, count: int, least: int, what: str) -> None:
+    if count < least:
         raise TooFew(
-            f"round {terms.round}: {several} of {len(terms.members)} members {what}, but {least} are needed: "
+            f"round {terms.round}: {count} of {len(terms.members)} members {what}, but {least} are needed: "
             "the round is discarded, and charged"
         )

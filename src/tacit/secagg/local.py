@@ -37,8 +37,8 @@ def run(
             if silent.get(member, 5) > number:
                 states[member], reply = part(people[member], states[member], message, vectors[member])
                 stage = stage.receive(member, decode(reply))
-        stage, told = stage.close()
-        outgoing, number = {member: encode(message) for member, message in told.items()}, number + 1
+        stage, replies = stage.close()
+        outgoing, number = {member: encode(message) for member, message in replies.items()}, number + 1
     return stage
 
 

@@ -206,11 +206,11 @@ class Unmask(Stage):
 
     def _shares(self, kind: Literal["seeds", "keys"], owners: tuple[int, ...]) -> dict[int, dict[int, bytes]]:
         """By owner and point, of those who sent one."""
-        found: dict[int, dict[int, bytes]] = {owner: {} for owner in owners}
+        shares: dict[int, dict[int, bytes]] = {owner: {} for owner in owners}
         for member in sorted(self.came):
             for part in getattr(self.came[member], kind):
-                found[part.owner][self.terms.points[member]] = part.share
-        return found
+                shares[part.owner][self.terms.points[member]] = part.share
+        return shares
 
     def _seed(self, offer: messages.Offer, shares: dict[int, bytes]) -> bytes:
         def right(seed: bytes) -> bool:

@@ -191,7 +191,7 @@ class FederationServer(Rounds[TurnJournal]):
     def close(self) -> list[str]:
         """Everybody gets the last model and what it was charged for; the names of those who confirmed."""
         ask = self._ask("close", max(self.journal.turn, 0))
-        done = []
+        done: list[str] = []
         for name, blob in self._send(dict.fromkeys(self.terms.names, ask)):
             try:
                 answer = messages.checked(messages.unpack(messages.Answer, blob, messages.SLACK), ask, name)

@@ -162,7 +162,7 @@ class Agreement:
         """Refuses terms that are not those of the agreement. No row is looked at."""
         config = experiment_of(terms.experiment, self.permitted)
         level = config.levels.get(self.level)
-        told = {
+        terms_of = {
             "level": terms.roster[terms.place(self.name)].level,
             "epsilon": level and level.epsilon,
             "delta": level and level.delta,
@@ -173,7 +173,7 @@ class Agreement:
             "classes": terms.classes,
             "allow_large_delta": config.privacy.allow_large_delta,
         }
-        for what, value in told.items():
+        for what, value in terms_of.items():
             if value != getattr(self, what):
                 raise Refusal("terms", f"{what} is {str(value)[:60]!r}, and {getattr(self, what)!r} was agreed on")
 
@@ -182,9 +182,9 @@ class Agreement:
         if not plan.alone:
             return
         (training, evaluation), threshold = _own_shares(plan)
-        for found, floor in ((training, self.own_noise), (evaluation, self.own_noise_evaluated)):
-            if found < floor * (1 - _ROUNDING):
-                raise Refusal("terms", f"one's own share has a noise multiplier of {found:.3g}, below {floor:.3g}")
+        for multiplier, floor in ((training, self.own_noise), (evaluation, self.own_noise_evaluated)):
+            if multiplier < floor * (1 - _ROUNDING):
+                raise Refusal("terms", f"one's own share has a noise multiplier of {multiplier:.3g}, below {floor:.3g}")
         if threshold < self.threshold:
             raise Refusal(
                 "terms", f"{threshold:g} of a cohort could unmask a sum, and {self.threshold:g} was agreed on"
@@ -262,8 +262,8 @@ class ClientFolder:
 
     def _meet(self, terms: Terms, agreement: Agreement) -> None:
         """The other members are those that are known here, and this client's own key is its own."""
-        own = make_node_key(self.folder / "node.key").decode()
-        if terms.roster[terms.place(agreement.name)].key.split()[:2] != own.split()[:2]:
+        public_key = make_node_key(self.folder / "node.key").decode()
+        if terms.roster[terms.place(agreement.name)].key.split()[:2] != public_key.split()[:2]:
             raise Refusal("terms", "the roster has another key in this member's own name")
         self.roster.meet({seat.name: seat.key for seat in terms.roster}, agreement.members)
 

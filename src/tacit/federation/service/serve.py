@@ -56,9 +56,9 @@ class Local:
 
     def admit(self, agreement: Agreement, rows: Rows) -> str:
         """A client with its rows, its key and its number; its public key."""
-        home = self.home(agreement.name)
-        home.settle(agreement, rows)
-        key = make_node_key(home.folder / "node.key")
+        client = self.home(agreement.name)
+        client.settle(agreement, rows)
+        key = make_node_key(client.folder / "node.key")
         node = self.nodes[agreement.name] = self.site.link.register(key, agreement.name)
         member = Member(agreement.name, agreement.level, len(rows.x), node, key.decode())
         Enrolment(self.site.link.folder).admit(member)
@@ -113,8 +113,8 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
     with Local(folder) as fed:
         seats = []
         for k, name in enumerate(data.ids):
-            own, test, level = data.rows(k), data.test_rows(k), choices.of(k)
-            rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
+            train, test, level = data.rows(k), data.test_rows(k), choices.of(k)
+            rows = Rows(data.x[train], data.y[train], data.test_x[test], data.test_y[test])
             key = fed.admit(Agreement.to(offer, name, level.name), rows)
             seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
             fed.start(name)
@@ -130,18 +130,18 @@ def _watched(
     site: Site, run_folder: ServerFolder, console: Console, also: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Follows a run to its end, with a live table where there is a terminal and a line for each round elsewhere."""
-    told: list[int] = [0]
+    shown_rows: list[int] = [0]
     with Live(_picture(run_folder), console=console, refresh_per_second=2, transient=True) as live:
 
         def watch() -> None:
             also()
             rows = run_folder.told()
-            if len(rows) > told[0]:
+            if len(rows) > shown_rows[0]:
                 live.update(_picture(run_folder))
                 if not console.is_terminal:
-                    for row in rows[told[0] :]:
+                    for row in rows[shown_rows[0] :]:
                         console.print(_line(row))
-                told[0] = len(rows)
+                shown_rows[0] = len(rows)
 
         site.conduct([run_folder], watch=watch)
     console.print(_picture(run_folder))
@@ -189,9 +189,9 @@ def spent(run_folder: ServerFolder) -> dict[str, str]:
     with open_ledger(run_folder.folder) as ledger:
         lines = statement(ledger, epochs_in(run_folder.folder))
     levels = {line.scope: f"epsilon {shown(line.epsilon)}" for line in lines if line.scope.startswith("level:")}
-    own = [line for line in lines if line.scope.startswith("client:")]
-    if own:
-        worst = max(own, key=lambda line: line.epsilon)
+    clients = [line for line in lines if line.scope.startswith("client:")]
+    if clients:
+        worst = max(clients, key=lambda line: line.epsilon)
         levels["clients"] = f"epsilon at most {shown(worst.epsilon)} ({worst.scope.partition(':')[2]})"
     return levels
 

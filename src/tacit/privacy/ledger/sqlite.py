@@ -12,10 +12,10 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tacit.errors import StorageError, TacitError
 from tacit.privacy.ledger import chain
@@ -96,7 +96,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def trouble(path: str) -> Iterator[None]:
+def trouble(path: str) -> Generator[None]:
     """Turns what SQLite says into what to do about it."""
     try:
         yield
@@ -191,7 +191,7 @@ def _make(db: sqlite3.Connection, table: str, columns: str) -> None:
         db.execute(trigger)
 
 
-def _triggers(table: str) -> Iterator[str]:
+def _triggers(table: str) -> Generator[str]:
     for action in ("UPDATE", "DELETE"):
         yield (
             f"CREATE TRIGGER {table}_no_{action.lower()} BEFORE {action} ON {table} "
@@ -337,7 +337,7 @@ class Chained:
         return db.execute("INSERT INTO answers VALUES (?, ?, ?)", (run, turn, time.time())).rowcount == 1
 
     @contextmanager
-    def _chaining(self) -> Iterator[sqlite3.Connection]:
+    def _chaining(self) -> Generator[sqlite3.Connection]:
         """One transaction, all or nothing, with the links over the rows that it adds."""
         with self._lock, trouble(self._path):
             self._db.execute("BEGIN IMMEDIATE")
@@ -356,13 +356,13 @@ class Chained:
         with self._of_one_moment() as db:
             (version,) = db.execute("PRAGMA data_version").fetchone()
             before = self._walked[1] if self._walked and self._walked[0] == version else None
-            found, missing = chain.walk(db, before), guards_missing(db)
-        found = found._replace(faults=(*found.faults, *(f"the guard {name} was taken away" for name in missing)))
-        self._walked = None if found.faults else (version, found)
-        return found
+            walk, missing = chain.walk(db, before), guards_missing(db)
+        walk = walk._replace(faults=(*walk.faults, *(f"the guard {name} was taken away" for name in missing)))
+        self._walked = None if walk.faults else (version, walk)
+        return walk
 
     @contextmanager
-    def _of_one_moment(self) -> Iterator[sqlite3.Connection]:
+    def _of_one_moment(self) -> Generator[sqlite3.Connection]:
         """What is read inside is of one state of the file, also while another process writes."""
         with self._lock, trouble(self._path):
             self._db.execute("BEGIN")
@@ -372,7 +372,7 @@ class Chained:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
 
-    def _query(self, sql: str, *values: object) -> list[tuple]:
+    def _query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, trouble(self._path):
             return self._db.execute(sql, values).fetchall()
 

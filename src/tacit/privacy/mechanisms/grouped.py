@@ -183,10 +183,24 @@ def keep_integers(message: Message, release: GroupedRelease, level: int, bound: 
 @checked
 @dataclass(frozen=True)
 class Grouped(Mechanism):
-    """Each level has its own noise and its own epsilon; `ratio` is the weight of a private client beside an open one.
+    """A trusted server adds noise to each level's sum (FedHDP): each level has its own noise and its own epsilon.
 
-    1 weighs all clients alike, 0 does not ask the private ones at all, "optimal" weighs noise against bias in every
-    round (`horizon`: see `level_weights.Optimal`; by default the rounds of the run).
+    The guarantee of each level is of a client's whole contribution, against whoever sees the released models but not
+    who took part. The server sees clipped uploads, and is trusted with them.
+
+    Args:
+        clip: the bound on an upload's norm: `Quantile()` moves it, a number or `Fixed` keeps it.
+        ratio: the weight of a private client beside an open one. 1 weighs all clients alike, 0 does not ask the private
+            ones at all, "optimal" weighs noise against bias in every round.
+        project: clip what would be uploaded after every local step, too.
+        horizon: with "optimal", over how many rounds noise averages out; by default the rounds of the run.
+
+    Raises:
+        TacitError: a ratio outside of 0 to 1, or a bound or horizon that is not positive.
+
+    >>> import tacit
+    >>> tacit.Grouped(ratio=0.5).server_sees
+    'uploads'
     """
 
     name: ClassVar[str] = "grouped"
@@ -266,7 +280,22 @@ class Grouped(Mechanism):
 @checked
 @dataclass(frozen=True)
 class Central(Mechanism):
-    """A trusted server, one level for everybody: DP-FedAvg. It is `Grouped` with one level."""
+    """A trusted server adds the noise, one level for everybody: DP-FedAvg. It is `Grouped` with one level.
+
+    The guarantee is of a client's whole contribution, against whoever sees the released models but not who took part.
+    The server sees clipped uploads, and is trusted with them.
+
+    Args:
+        clip: the bound on an upload's norm: `Quantile()` moves it, a number or `Fixed` keeps it.
+        project: clip what would be uploaded after every local step, too.
+
+    Raises:
+        TacitError: a bound that is not positive; and in a run, more than one level, or one that is not private.
+
+    >>> import tacit
+    >>> tacit.Central(clip=0.5)
+    Central(clip=Fixed(bound=0.5), project=False)
+    """
 
     name: ClassVar[str] = "central"
     words: ClassVar[Mapping[str, Words]] = {

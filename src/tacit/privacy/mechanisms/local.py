@@ -76,10 +76,21 @@ class LocalRelease(ClippedRelease):
 @checked
 @dataclass(frozen=True)
 class Local(Mechanism):
-    """Each client clips and adds the whole noise itself. Charged by participation, without amplification.
+    """Each client clips and adds the whole noise itself: nobody is trusted, the server included.
 
-    The noise is calibrated to `participations` of one client (default: what 99% of the clients stay below); a client
-    that has used them up is no longer asked.
+    Charged by participation, without amplification. A client that has used its participations up is no longer asked.
+
+    Args:
+        clip: the bound on an upload's norm: a number or `Fixed`, or `Quantile()`, whose bits are paid for.
+        participations: of one client that the noise is calibrated to; by default what 99% of the clients stay below.
+        project: clip what would be uploaded after every local step, too.
+
+    Raises:
+        TacitError: a bound that is not positive; and in a run, participations below 1.
+
+    >>> import tacit
+    >>> tacit.Local(clip=0.5, participations=10).server_sees
+    'messages'
     """
 
     name: ClassVar[str] = "local"

@@ -69,9 +69,21 @@ class RecordNoise:
 class Record(Mechanism):
     """DP-SGD on every client: each example's gradient is clipped to `bound` and noise is added on the client.
 
-    Every client has its own account, calibrated from its own number of rows (treated as public) to `participations`
-    rounds; no amplification by client sampling. A step whose batch answers several private gradients is one sample of
-    their composition (`accounting/sampling.py`). The upload then needs no further protection.
+    The guarantee is of one record of a client, against everybody. Every client has its own account, calibrated from its
+    own number of rows (treated as public) to `participations` rounds; no amplification by client sampling. A step whose
+    batch answers several private gradients is one sample of their composition (`accounting/sampling.py`). The upload
+    then needs no further protection.
+
+    Args:
+        bound: on the norm of an example's gradient.
+        participations: of one client that the noise is calibrated to; by default what 99% of the clients stay below.
+
+    Raises:
+        TacitError: a bound that is not positive; and in a run, participations below 1.
+
+    >>> import tacit
+    >>> tacit.Record(bound=0.5).unit
+    'record'
     """
 
     name: ClassVar[str] = "record"

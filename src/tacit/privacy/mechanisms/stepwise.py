@@ -99,8 +99,8 @@ def guarded_steps(
     if not any(ratios):
         return short
     if exact:
-        own = torch.tensor(ratios, dtype=torch.float64, device=steps.device)[levels]
-        return noises.exact_rows(short, bound, own, keys, call)
+        ratio = torch.tensor(ratios, dtype=torch.float64, device=steps.device)[levels]
+        return noises.exact_rows(short, bound, ratio, keys, call)
     std = torch.tensor(ratios, dtype=steps.dtype, device=steps.device)[levels] * bound
     return short + std.unsqueeze(1) * noises.normal_rows(keys, call, steps.shape[1], steps.dtype)
 
@@ -113,13 +113,13 @@ def guarded_step(
     return guarded_steps(step.unsqueeze(0), level.unsqueeze(0), key.unsqueeze(0), ratios, bound, call, exact)[0]
 
 
-def _guarded_step_vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
+def _guarded_step_vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
     """All clients' steps in one operation, each with its own level and key."""
     rows = [
         leaf.expand(info.batch_size, *leaf.shape) if dim is None else leaf.movedim(dim, 0) if dim else leaf
-        for leaf, dim in zip(given[:3], in_dims[:3], strict=True)
+        for leaf, dim in zip(arguments[:3], in_dims[:3], strict=True)
     ]
-    return guarded_steps(*rows, *given[3:]), 0
+    return guarded_steps(*rows, *arguments[3:]), 0
 
 
 guarded_step.register_vmap(_guarded_step_vmap)
@@ -152,12 +152,28 @@ class StepNoise:
 @checked
 @dataclass(frozen=True)
 class Stepwise(Mechanism):
-    """Every local step is clipped to `bound` and covered with noise; see this module for what that guarantees.
+    """Every local step is clipped to `bound` and covered with noise, on the client (DP-AdaPeD, corrected).
 
-    With `extra_bound` the model and what comes with it (AdaPeD's psi) are clipped separately, else their concatenation.
-    Charged by participation, without amplification; calibrated to `participations` of one client (default: what 99% of
-    the clients stay below). `least`: with `seen="sum"`, how many clients a round has at least; a smaller one is
-    discarded, and charged (default: what a round has in 99% of the cases). A sum has one level, and nobody opts out.
+    The guarantee is of a client's whole contribution: against everybody with `seen="messages"`; with `seen="sum"`
+    against a server that sees sums alone. The module has the proofs. Charged by participation, without amplification.
+
+    Args:
+        bound: on the norm of a step.
+        extra_bound: on that of what comes with the model (AdaPeD's psi), where it is clipped separately; else both are
+            clipped together.
+        seen: what the server sees: "messages" of each client, or the "sum" alone. A sum has one level, and nobody opts
+            out.
+        participations: of one client that the noise is calibrated to; by default what 99% of the clients stay below.
+        least: with `seen="sum"`, how many clients a round has at least; a smaller one is discarded, and charged. By
+            default what a round has in 99% of the cases.
+
+    Raises:
+        TacitError: a bound that is not positive, another `seen`, or a `least` that does not go with it; and in a run, a
+            number of steps that depends on a client's rows.
+
+    >>> import tacit
+    >>> tacit.Stepwise(bound=0.1, seen="sum").plan_name
+    'stepwise-sum'
     """
 
     name: ClassVar[str] = "stepwise"
