@@ -42,7 +42,7 @@ def federation(devices: int) -> FederatedDataset:
 def to_gap(wanted: float = 1e-3, strength: float = 0.1) -> dict[str, float]:
     """Hinge, a learned covariance, the paper's rows: until the gap is `wanted` of the primal, two changes on."""
     from papers.multitask.runs import Recipe, started
-    from tacit.estimation.multitask.objective import objective
+    from tacit.estimation.multitask import objective
 
     method = Multitask("hinge", strength, inner=100)
     run = started(Recipe(method, rounds=3000, rate=1 / 6), seed=0)

@@ -18,7 +18,7 @@ from tacit.secagg.client import State
 from tacit.secagg.codec import packed_bytes
 from tacit.secagg.identity import Identity
 from tacit.secagg.local import answer, run
-from tacit.secagg.terms import Terms
+from tacit.secagg.messages import Terms
 
 BITS = 18
 STAGES = ("advertise keys", "share keys", "masked input", "consistency", "unmask")

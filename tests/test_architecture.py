@@ -126,8 +126,56 @@ def classes_with_bases(folder: Path, bases: set[str]) -> set[str]:
 def test_nothing_outside_asks_which_mechanism_it_has() -> None:
     """A mechanism says itself what others must know, so that a new one is one file."""
     folder = SOURCE / "privacy" / "mechanisms"
-    kinds = classes_with_bases(folder, {"Mechanism", "Release"})
+    kinds = classes_with_bases(folder, {"Mechanism", "Release", "ClippedRelease"})
     assert {"Grouped", "GroupedRelease", "Distributed", "DistributedRelease"} <= kinds
     kinds |= {"Mechanism", "Release", "Plan"}
     outside = [path for path in modules() if path.is_relative_to(SOURCE) and path.parent != folder]
     assert {str(path.relative_to(SOURCE)): asked for path in outside if (asked := asked_types(path) & kinds)} == {}
+
+
+REPLAYS = {"report/spending.py", "federation/protocol/client_store.py"}
+"""Who turns charges into epsilons: reports, and a member that asks what it can still afford."""
+PLANS_AHEAD = {
+    "report/budget.py",
+    "report/budget_shares.py",
+    "estimation/messages.py",  # noise of a message from its epsilon, before anything is sent
+    "rounds/assemble.py",
+    "experiments/config.py",
+}
+"""Who asks what noise would cost, or only names an accountant; nothing of it is called spent."""
+
+
+@pytest.fixture(scope="module")
+def code() -> dict[str, list[ast.AST]]:
+    """By the name of the file: all that stands in it."""
+    files = SOURCE.rglob("*.py")
+    return {path.relative_to(SOURCE).as_posix(): [*ast.walk(ast.parse(path.read_text()))] for path in files}
+
+
+def test_nobody_else_asks_an_accountant_what_was_spent(code: dict[str, list[ast.AST]]) -> None:
+    accountants = {
+        "tacit.privacy.accounting.accountant",
+        "tacit.privacy.accounting.pld",
+        "tacit.privacy.accounting.rdp",
+        "tacit.privacy.accounting.gaussian",
+    }
+    found = {
+        name
+        for name, nodes in code.items()
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module in accountants and not name.startswith("privacy/")
+    }
+    assert found <= REPLAYS | PLANS_AHEAD
+
+
+OPENS_LEDGERS = {"report/integrity.py", "report/verify.py", "federation/protocol/client_store.py"}
+"""Who reads a ledger without knowing that it is as it was: those who find out, and one that tells no epsilon."""
+
+
+def test_nobody_else_reads_a_ledger_that_was_not_checked(code: dict[str, list[ast.AST]]) -> None:
+    assert {
+        name
+        for name, nodes in code.items()
+        for node in nodes
+        if isinstance(node, ast.Attribute) and node.attr == "read" and ast.unparse(node.value) == "Ledger"
+    } == OPENS_LEDGERS

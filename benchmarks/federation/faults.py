@@ -22,7 +22,7 @@ from benchmarks.federation.worlds import World, config_of, federation, finite, l
 from tacit.errors import TacitError
 from tacit.federation.flower.processes import end
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.service.local import Local
+from tacit.federation.service.serve import Local
 from tacit.federation.service.server_dir import ServerFolder
 
 VICTIM = "1"

@@ -7,8 +7,8 @@ from pathlib import Path
 from benchmarks.federation.evil import SEEN_AS, kinds
 from benchmarks.federation.worlds import World, config_of, federation, finite, note, noted
 from tacit.federation.flower.processes import end, environment
-from tacit.federation.service.local import Local
 from tacit.federation.service.owned_processes import start
+from tacit.federation.service.serve import Local
 
 VILLAIN = "1"
 

@@ -13,8 +13,7 @@ from tacit.experiments.config import parse
 from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
 from tacit.federation.protocol.terms import Participant, Rows, Terms
 from tacit.federation.service import experiment
-from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands
-from tacit.federation.service.offer import Offer
+from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, Offer
 from tacit.federation.service.tls import make_node_key
 
 NAME, LEVEL, INPUTS, CLASSES, NODES = "ward-7", "private", (6,), 5, 5

@@ -28,7 +28,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from benchmarks.federation.worlds import World, config_of, federation, note
-from tacit.federation.service.local import Local
+from tacit.federation.service.serve import Local
 
 SECONDS = 25.0  # of looking at command lines
 ROUNDS = 4

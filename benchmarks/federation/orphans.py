@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.federation.worlds import note, noted
 from tacit.data.loaders import load
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.service.local import free_port
+from tacit.federation.service.serve import free_port
 from tacit.federation.service.server_dir import ServerFolder
 
 WITHIN = 5.0  # seconds until nothing may be left

@@ -14,7 +14,7 @@ import httpx
 
 from benchmarks.federation.worlds import note
 from tacit.federation.flower.processes import LOOPBACK, Link, Node, end
-from tacit.federation.service.local import free_port
+from tacit.federation.service.serve import free_port
 from tacit.federation.service.supervisor import Site
 from tacit.federation.service.tls import make_certificates, make_node_key
 

@@ -120,9 +120,7 @@ def quiet(found: dict[str, Any]) -> str:
     )
 
 
-def page(folder: Path) -> str:
-    one = {name: noted(folder / f"{name}.json") for name in PARTS}
-    return f"""# A real federation, on loopback
+TEXT = """# A real federation, on loopback
 
 Written by `make federation`; do not edit. Five nodes over Flower's own processes, with TLS, node keys and the door.
 
@@ -131,34 +129,34 @@ Written by `make federation`; do not edit. Five nodes over Flower's own processe
 The same seeds, three rounds: the largest difference of the server's state and of every client's own. Under
 `distributed` the sums are masked by secure aggregation.
 
-In float64: {parity_words(one["parity"], "float64", 1e-9)}
+In float64: {words64}
 
-{parity(one["parity"], "float64")}
+{parity64}
 
-In float32: {parity_words(one["parity"], "float32", 1e-4)}
+In float32: {words32}
 
-{parity(one["parity"], "float32")}
+{parity32}
 
 ## Faults
 
 One fault in the second of three rounds, while the victim computes; noise is fresh. Afterwards the server's ledger and
 every client's own must agree, row by row, and cover what was released.
 
-{faults(one["faults"])}
+{faults}
 
 ## Killed owners
 
 `kill -9` of `tacit join` and of `tacit serve`, and of nothing else, at random moments: while they start, and while they
 take part. Afterwards none of their processes may be left within 5 s, and a member that was killed answers nothing.
 
-{orphans(one["orphans"])}
+{orphans}
 
 ## A hostile member
 
 One node of five lies, each turn in another way, under `distributed` with masks; the turn completes without it. A
 gigabyte is sent to the door in the member's own name, which turns it away and tells the server.
 
-{hostile(one["hostile"])}
+{hostile}
 
 ## A lying server
 
@@ -166,27 +164,45 @@ A member's folder as `tacit join` leaves it, and a server that says what suits i
 labels to read the refusals by, files and engines to open. "Refused" is the same one word for all of them. Under "how
 many rows", "which labels" and the like, two members with other rows gave the same answers to everything.
 
-{liar(one["liar"])}
+{liar}
 
 ## Outsiders
 
-{outsider(one["outsider"])}
+{outsider}
 
 ## Files that were restored, lost or edited
 
-{outsider(one["restored"])}
+{restored}
 
 ## Another user of the machine
 
 A process of another user of the server's and a member's machine reaches every port on loopback, reads every command
 line, and has the federation's certificate authority.
 
-{outsider(one["neighbour"])}
+{neighbour}
 
 ## Nothing calls home
 
-{quiet(one["quiet"])}
+{quiet}
 """
+
+
+def page(folder: Path) -> str:
+    one = {name: noted(folder / f"{name}.json") for name in PARTS}
+    return TEXT.format(
+        words64=parity_words(one["parity"], "float64", 1e-9),
+        parity64=parity(one["parity"], "float64"),
+        words32=parity_words(one["parity"], "float32", 1e-4),
+        parity32=parity(one["parity"], "float32"),
+        faults=faults(one["faults"]),
+        orphans=orphans(one["orphans"]),
+        hostile=hostile(one["hostile"]),
+        liar=liar(one["liar"]),
+        outsider=outsider(one["outsider"]),
+        restored=outsider(one["restored"]),
+        neighbour=outsider(one["neighbour"]),
+        quiet=quiet(one["quiet"]),
+    )
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.federation.worlds import METHODS, PLANS, World, compare, config_of, federation, note, noted
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.service.local import Local
+from tacit.federation.service.serve import Local
 
 ATTEMPTS = 3
 

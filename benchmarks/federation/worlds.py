@@ -19,9 +19,8 @@ from tacit.experiments.config import Config, parse
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
-from tacit.federation.service.client_dir import Agreement
-from tacit.federation.service.local import Local
-from tacit.federation.service.offer import Offer
+from tacit.federation.service.client_dir import Agreement, Offer
+from tacit.federation.service.serve import Local
 from tacit.federation.service.server_dir import ServerFolder, Settings
 from tacit.federation.service.tls import make_node_key
 from tacit.privacy.ledger.ledger import Ledger

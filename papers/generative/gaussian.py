@@ -6,11 +6,11 @@ from typing import Any, Final
 import numpy as np
 
 from papers.bench import Cell, Reproduction, Runner
+from papers.generative.bounds import gaussian_mse, van_trees_gaussian
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
 from tacit.core import rng
-from tacit.estimation.gaussian import GaussianMeans, suggest_radius
 from tacit.estimation.messages import Central, LocalGaussian, Message, Quantized, RandomisedResponse
-from tacit.estimation.published import gaussian_mse, van_trees_gaussian
+from tacit.estimation.shrinkage import GaussianMeans, suggest_radius
 
 M, N, MEAN, PRIOR, NOISE, DELTA, BOUND = 10_000, 15, 0.2, 0.01, 0.25, 1e-5, 0.5
 WORST: Final = {"variance 0": 0.0, "as v": NOISE / N, "10 v": 10 * NOISE / N, "60 v": 60 * NOISE / N}
@@ -57,10 +57,36 @@ def printed_mse(epsilon: float) -> float:
     return gaussian_mse(PRIOR, NOISE, N, M, 1, (b / epsilon) ** 2 * 8 * math.log(2 / DELTA))
 
 
+_HEADS = [
+    "",
+    "Theorem 2",
+    "measured, prior variance known",
+    "with the printed noise",
+    "prior variance learned",
+    "central, learned",
+]
+_CURVES = {
+    "known": ("private, prior variance known", COLORS[0]),
+    "learned": ("private, learned", COLORS[3]),
+    "central": ("trusted server, learned", COLORS[2]),
+}
+Measured = dict[str, dict[float, tuple[float, float, float]]]
+
+
+def _curves(kinds: Measured, local: float) -> list[Curve]:
+    curves = [Curve("local", EPSILONS, [local] * len(EPSILONS), COLORS[1], style="dash")]
+    for kind, (name, color) in _CURVES.items():
+        y, se = ([float(kinds[kind][e][part]) for e in EPSILONS] for part in (0, 1))
+        curves.append(Curve(name, EPSILONS, y, color, se))
+    curves.append(Curve("with the printed noise", EPSILONS, list(map(printed_mse, EPSILONS)), COLORS[4], style="dot"))
+    lower = float(van_trees_gaussian(PRIOR, NOISE, [N] * M)[0])
+    return [*curves, Curve("van Trees bound = no privacy", EPSILONS, [lower] * len(EPSILONS), "#888888", style="dash")]
+
+
 def _against_epsilon(bench: Runner) -> list[Part]:
     local, personal = NOISE / N, gaussian_mse(PRIOR, NOISE, N, M)
     open_ = _mean(bench, {"message": "exact"}, prior_variance=PRIOR)
-    kinds: dict[str, dict[float, tuple[float, float, float]]] = {"known": {}, "learned": {}, "central": {}}
+    kinds: Measured = {"known": {}, "learned": {}, "central": {}}
     for e in EPSILONS:
         message = LocalGaussian(e, DELTA)
         kinds["known"][e] = _mean(bench, {"known": e}, message=message, prior_variance=PRIOR)
@@ -72,33 +98,13 @@ def _against_epsilon(bench: Runner) -> list[Part]:
         cells = [f"{known[2]:.6f}", _text(known), f"{printed_mse(e):.6f}", _text(kinds["learned"][e])]
         rows.append([f"eps0 = {e:g}", *cells, _text(kinds["central"][e])])
     rows.append(["local", f"{local:.6f}", "", "", "", ""])
-    heads = [
-        "",
-        "Theorem 2",
-        "measured, prior variance known",
-        "with the printed noise",
-        "prior variance learned",
-        "central, learned",
-    ]
     note = (
         f"{M:,} clients of {N} samples, s_theta .1, s_x .5, delta {DELTA:g}, |mean| at most {BOUND}, so radius "
         f"{RADIUS:.2f}; {bench.seeds} repetitions, ± one standard error. Client-level, replace, analytic Gaussian."
     )
-    names = {
-        "known": "private, prior variance known",
-        "learned": "private, learned",
-        "central": "trusted server, learned",
-    }
-    curves = [Curve("local", EPSILONS, [local] * len(EPSILONS), COLORS[1], style="dash")]
-    for at, (kind, name) in enumerate(names.items()):
-        y, se = ([float(kinds[kind][e][part]) for e in EPSILONS] for part in (0, 1))
-        curves.append(Curve(name, EPSILONS, y, COLORS[(0, 3, 2)[at]], se))
-    curves.append(Curve("with the printed noise", EPSILONS, list(map(printed_mse, EPSILONS)), COLORS[4], style="dot"))
-    lower = float(van_trees_gaussian(PRIOR, NOISE, [N] * M)[0])
-    curves.append(Curve("van Trees bound = no privacy", EPSILONS, [lower] * len(EPSILONS), "#888888", style="dash"))
-    panel = Panel("", "eps0", "squared error", curves, log="x")
+    panel = Panel("", "eps0", "squared error", _curves(kinds, local), log="x")
     return [
-        Results("Squared error against eps0", heads, rows, note),
+        Results("Squared error against eps0", _HEADS, rows, note),
         Picture("epsilon", "Figure 4 again: between personal without privacy and local.", [panel]),
         _READING,
     ]

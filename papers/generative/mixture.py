@@ -6,11 +6,11 @@ from typing import Any, Final
 import numpy as np
 
 from papers.bench import Cell, Reproduction, Runner
+from papers.generative.bounds import mixture_mse
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results, plus_minus
 from tacit.core import rng
 from tacit.estimation.messages import Domain, LocalGaussian
 from tacit.estimation.mixture import MixtureMeans, lemma_radius
-from tacit.estimation.published import mixture_mse
 
 M, N, NOISE, DELTA = 4000, 5, 1.0, 1e-5
 SHARES: Final = np.array([0.7, 0.3])

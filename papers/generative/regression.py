@@ -12,8 +12,7 @@ from papers.page import COLORS, Curve, Panel, Part, Picture, Results, plus_minus
 from tacit.core import rng
 from tacit.estimation.messages import Central, LocalGaussian, Message
 from tacit.estimation.regression import LinearRegressions
-from tacit.estimation.regression_error import global_mse, local_mse, posterior_mse
-from tacit.estimation.regression_model import Prior, decompose, pooled, read_rows
+from tacit.estimation.regression_linear import Prior, decompose, global_mse, local_mse, pooled, posterior_mse, read_rows
 
 M, N, PRIOR, NOISE, POWER, MEAN_STD = 10_000, 10, 0.01, 0.05, 0.05, 0.1
 DIMENSIONS: Final = (50, 100)

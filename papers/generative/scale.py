@@ -13,7 +13,7 @@ import numpy as np
 
 from papers.bench import Cell, Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
-from tacit.estimation.gaussian import GaussianMeans
+from tacit.estimation.shrinkage import GaussianMeans
 
 CLIENTS: Final = (62_500, 125_000, 250_000, 500_000, 1_000_000)
 STREAMED: Final = (100_000, 1_000_000)
@@ -71,9 +71,9 @@ def streamed(clients: int, kind: str) -> Cell:
 
 def stream(table: str, out: str) -> None:
     """Prints seconds and the peak memory of this process in megabytes."""
-    from tacit.estimation.bernoulli import BernoulliRates
-    from tacit.estimation.files import rates
     from tacit.estimation.messages import RandomisedResponse
+    from tacit.estimation.shrinkage import BernoulliRates
+    from tacit.estimation.tables import rates
 
     start = time.perf_counter()
     rates(BernoulliRates(message=RandomisedResponse(1.0)), Path(table), "county", "wins", "n", Path(out))
@@ -92,7 +92,7 @@ def peak_megabytes() -> float:
 def _write(path: Path, clients: int, chunk: int = 500_000) -> None:
     import pandas as pd
 
-    from tacit.estimation.files import Writer
+    from tacit.estimation.tables import Writer
 
     draw = np.random.default_rng(0)
     with Writer(path) as writer:

@@ -9,7 +9,7 @@ from papers.bench import Reproduction, Runner
 from papers.multitask.published import AsPublished
 from papers.multitask.runs import PLAIN, Recipe, device_level, grouped, measure, record_level
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results
-from tacit.estimation.multitask.models import Sharing
+from tacit.estimation.multitask import Sharing
 from tacit.methods import Ditto, LocalSgd, Multitask
 from tacit.methods.fedavg import FedAvg
 from tacit.sampling.availability import Availability

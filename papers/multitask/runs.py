@@ -9,8 +9,7 @@ from papers.bench import Cell
 from papers.multitask.har import sitting
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset
-from tacit.estimation.multitask.models import Sharing
-from tacit.estimation.multitask.objective import objective
+from tacit.estimation.multitask import Sharing, objective
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression, initialise
 from tacit.privacy import mechanisms as plans

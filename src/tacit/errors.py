@@ -2,7 +2,17 @@
 
 
 class TacitError(ValueError):
-    """What was wrong, the value, and what to do instead. The command line prints it and exits with 2."""
+    """What was wrong, the value, and what to do instead, in one line. The command line prints it and exits with 2.
+
+    It is a `ValueError`, so that code which does not know Tacit can catch it.
+
+    >>> import tacit
+    >>> try:
+    ...     tacit.Level("private", epsilon=-1, delta=1e-5)
+    ... except tacit.TacitError as error:
+    ...     print(error)
+    epsilon of level 'private' must be positive, not -1.0; leave it out to opt out of privacy
+    """
 
 
 class ArgumentError(TacitError, TypeError):
@@ -10,4 +20,9 @@ class ArgumentError(TacitError, TypeError):
 
 
 class StorageError(TacitError):
-    """The disk refused a write, or what lies there cannot be read."""
+    """The disk refused a write, or what lies there cannot be read. Nothing is wrong with the call: try again with room.
+
+    >>> import tacit
+    >>> issubclass(tacit.StorageError, tacit.TacitError)
+    True
+    """

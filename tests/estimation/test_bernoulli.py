@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from papers.generative.bounds import bernoulli_bound, bernoulli_mse, van_trees_bernoulli
 from tacit.errors import TacitError
 from tacit.estimation import BernoulliRates, beta_moments
 from tacit.estimation.messages import Central, LocalGaussian, Message, Quantized, RandomisedResponse
-from tacit.estimation.published import bernoulli_bound, bernoulli_mse, van_trees_bernoulli
 
 
 def counts(alpha: float, beta: float, n: np.ndarray | int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from papers.generative.bounds import gaussian_mse, van_trees_gaussian
 from tacit.errors import TacitError
 from tacit.estimation import GaussianMeans, suggest_radius
 from tacit.estimation.collect import SURE, Learned, Model, Moment, solve
 from tacit.estimation.messages import Central, LocalGaussian, Message, Quantized, RandomisedResponse
-from tacit.estimation.published import gaussian_mse, van_trees_gaussian
 
 Made = tuple[np.ndarray, np.ndarray]
 

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from papers.generative.bounds import mixture_mse
 from tacit.errors import TacitError
 from tacit.estimation import GaussianMeans, MixtureMeans, lemma_radius
 from tacit.estimation.messages import Central, LocalGaussian, Quantized, RandomisedResponse
-from tacit.estimation.published import mixture_mse
 from tacit.privacy.accounting.accountant import epsilon
 
 CENTRES = np.array([[0.0, 0.0], [2.0, 1.0], [-1.0, 2.0]])

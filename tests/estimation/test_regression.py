@@ -12,8 +12,8 @@ from sklearn.base import clone
 
 from tacit.estimation.messages import LocalGaussian
 from tacit.estimation.regression import LinearRegressions
-from tacit.estimation.regression_learn import Given, floor_under, learn_em, starting
-from tacit.estimation.regression_model import Prior, decompose, posterior, read_rows
+from tacit.estimation.regression_learn import KnownPrior, LinearModel, floor_under, learn_em
+from tacit.estimation.regression_linear import Prior, decompose, posterior, read_rows
 
 
 class World:
@@ -130,8 +130,8 @@ def test_the_likelihood_never_falls_and_is_that_of_the_targets() -> None:
 def test_em_ends_where_no_other_prior_is_likelier() -> None:
     world = World(MIXED, 3, seed=3)
     data = decompose(read_rows(world.x, world.y, world.groups, None))
-    start = starting(data, Given())
-    end = learn_em(data, Given(), start, floor_under(start, 1e-10), 1e-12, 2000)
+    start = LinearModel(data).start(KnownPrior())
+    end = learn_em(LinearModel(data), KnownPrior(), start, floor_under(start, 1e-10), 1e-12, 2000)
     found = world.fit(tolerance=1e-12)
     best = Prior(np.ones(1), found.prior_mean_[None], np.array([found.prior_variance_]), found.noise_variance_)
     top = posterior(data, best).log_likelihood.sum()

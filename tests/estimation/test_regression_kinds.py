@@ -9,12 +9,12 @@ from scipy.special import expit
 from sklearn.base import clone
 
 from tacit.errors import TacitError
-from tacit.estimation.logistic import LogisticRegressions
+from tacit.estimation.clustering import cluster, shares_at, toward_prior
 from tacit.estimation.messages import Central, LocalGaussian
-from tacit.estimation.mixture_prior import MixturePriorRegressions, world_of
-from tacit.estimation.regression_learn import cluster, shares_at, toward_prior
-from tacit.estimation.regression_logit import beliefs, prepare
-from tacit.estimation.regression_model import Prior, read_rows
+from tacit.estimation.regression import LogisticRegressions, MixturePriorRegressions
+from tacit.estimation.regression_learn import model_of
+from tacit.estimation.regression_linear import Prior, read_rows
+from tacit.estimation.regression_logistic import beliefs, prepare
 from tests.estimation.test_regression import World
 
 DRAW = np.random.default_rng(0)
@@ -206,7 +206,7 @@ def test_under_the_true_mixture_the_posteriors_variance_is_the_error(task: str) 
     excess = []
     for seed in range(3):
         kinds = Kinds(2000, seed=seed)
-        world = world_of(task, read_rows(kinds.x, kinds.y[task], kinds.groups, None), 1.0)
+        world = model_of(task, read_rows(kinds.x, kinds.y[task], kinds.groups, None), 1.0)
         mixed = world.mix(Prior(np.array([0.7, 0.3]), kinds.centres, np.full(2, 0.09), 1.0))
         excess.append(np.square(mixed.estimates - kinds.truth).sum(1) - mixed.variance.sum(1))
     assert by_chance(np.concatenate(excess))

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from tacit.errors import TacitError
-from tacit.estimation.logistic import LogisticRegressions
 from tacit.estimation.messages import Central, Exact, LocalGaussian, Message
-from tacit.estimation.mixture_prior import MixturePriorRegressions
-from tacit.estimation.regression import LinearRegressions
+from tacit.estimation.regression import LinearRegressions, LogisticRegressions, MixturePriorRegressions
 from tacit.estimation.regression_learn import Evidence, Learned, Letters, learn
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.audit import audit

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tacit.cli.main import Commands
 from tacit.cli.main import app as whole
-from tacit.estimation import BernoulliRates, GaussianMeans, files
+from tacit.estimation import BernoulliRates, GaussianMeans, tables
 from tacit.estimation.cli import estimate
 from tacit.estimation.messages import RandomisedResponse
 from tacit.privacy.accounting.gaussian import gaussian_epsilon, gaussian_multiplier
@@ -101,9 +101,9 @@ def test_means_of_known_sizes_and_several_columns(tmp_path: Path) -> None:
 
 
 def test_pieces_do_not_change_the_result(counts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = pd.concat(files.chunks(counts, "county", ["wins"]))
-    monkeypatch.setattr(files, "CHUNK", 64)
-    pieces = list(files.chunks(counts.with_suffix(".parquet"), "county", ["wins"]))
+    whole = pd.concat(tables.chunks(counts, "county", ["wins"]))
+    monkeypatch.setattr(tables, "CHUNK", 64)
+    pieces = list(tables.chunks(counts.with_suffix(".parquet"), "county", ["wins"]))
     assert [len(piece) for piece in pieces] == [64] * 6 + [16]
     assert np.array_equal(pd.concat(pieces)["wins"], whole["wins"])
 

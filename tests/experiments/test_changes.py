@@ -12,7 +12,7 @@ from tacit.errors import TacitError
 from tacit.experiments import train
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.level_periods import accounts
+from tacit.privacy.membership import accounts
 from tacit.report.run_folder import Folder
 from tacit.report.summary import open_run
 from tests.experiments.tiny import run, stopping_after

@@ -24,9 +24,8 @@ from tacit.federation.protocol.client import Refusal
 from tacit.federation.protocol.messages import Answer, unpack
 from tacit.federation.protocol.terms import Participant, Terms, checked_rows, read_terms
 from tacit.federation.service import join
-from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, about_others
+from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, about_others, read_offer
 from tacit.federation.service.experiment import LEFT_OUT, experiment_of, may_say
-from tacit.federation.service.offer import read_offer
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import key_fingerprint
 from tacit.privacy.mechanisms.distributed import epsilon_alone, own_noise

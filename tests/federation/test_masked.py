@@ -16,7 +16,7 @@ from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected, p
 from tacit.federation.service.tls import make_node_key
 from tacit.methods import Ditto, FedAvg
 from tacit.secagg.messages import Survivors, decode, encode
-from tacit.secagg.terms import Terms as Round
+from tacit.secagg.messages import Terms as Round
 from tests.federation.in_process import Wire, World
 from tests.federation.test_rounds import alike
 from tests.worlds import PLANS, largest_difference, ragged

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.main import app
 from tacit.errors import TacitError
-from tacit.estimation.spending import beside
+from tacit.estimation.tables import beside
 from tacit.experiments.train import reopen_run
 from tacit.report.run_folder import Folder
 from tacit.report.summary import open_run

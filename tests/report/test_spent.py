@@ -1,6 +1,5 @@
 """What is reported is what was spent: every place that shows an epsilon shows the ledger's, or refuses."""
 
-import ast
 import errno
 import io
 import json
@@ -434,55 +433,6 @@ def test_neither_metrics_nor_facts_hold_an_epsilon(stopped: dict[tuple[str, str]
     folder = Folder(stopped["grouped", "never"])
     assert "epsilon" not in folder.metrics.read_text()
     assert not [key for promise in json.loads(folder.facts.read_text())["promises"] for key in promise if "eps" in key]
-
-
-REPLAYS = {"report/spending.py", "federation/protocol/client_store.py"}
-"""Who turns charges into epsilons: reports, and a member that asks what it can still afford."""
-PLANS_AHEAD = {
-    "report/budget.py",
-    "report/budget_shares.py",
-    "estimation/messages.py",  # noise of a message from its epsilon, before anything is sent
-    "rounds/assemble.py",
-    "experiments/config.py",
-}
-"""Who asks what noise would cost, or only names an accountant; nothing of it is called spent."""
-
-
-@pytest.fixture(scope="module")
-def code() -> dict[str, list[ast.AST]]:
-    """By the name of the file: all that stands in it."""
-    source = Path(tacit.__file__).parent
-    files = source.rglob("*.py")
-    return {path.relative_to(source).as_posix(): [*ast.walk(ast.parse(path.read_text()))] for path in files}
-
-
-def test_nobody_else_asks_an_accountant_what_was_spent(code: dict[str, list[ast.AST]]) -> None:
-    accountants = {
-        "tacit.privacy.accounting.accountant",
-        "tacit.privacy.accounting.pld",
-        "tacit.privacy.accounting.rdp",
-        "tacit.privacy.accounting.gaussian",
-    }
-    found = {
-        name
-        for name, nodes in code.items()
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.module in accountants and not name.startswith("privacy/")
-    }
-    assert found <= REPLAYS | PLANS_AHEAD
-
-
-OPENS_LEDGERS = {"report/integrity.py", "report/verify.py", "federation/protocol/client_store.py"}
-"""Who reads a ledger without knowing that it is as it was: those who find out, and one that tells no epsilon."""
-
-
-def test_nobody_else_reads_a_ledger_that_was_not_checked(code: dict[str, list[ast.AST]]) -> None:
-    assert {
-        name
-        for name, nodes in code.items()
-        for node in nodes
-        if isinstance(node, ast.Attribute) and node.attr == "read" and ast.unparse(node.value) == "Ledger"
-    } == OPENS_LEDGERS
 
 
 def test_a_run_without_an_evaluation_names_no_round_of_one(stopped: dict[tuple[str, str], Path]) -> None:

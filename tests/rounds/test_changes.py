@@ -17,10 +17,9 @@ from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import moved
-from tacit.privacy.level_periods import accounts
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.membership import Change
+from tacit.privacy.membership import Change, accounts
 from tacit.rounds.assemble import Privacy
 from tacit.rounds.loop import Run, Schedule
 from tests.worlds import CENTRAL, OPEN, assembled, largest_difference, ragged, run, states

@@ -10,9 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tacit.secagg import client, server
 from tacit.secagg.identity import Identity, KeyRing, KeySigner
-from tacit.secagg.messages import decode, encode
+from tacit.secagg.messages import Terms, decode, encode
 from tacit.secagg.primitives import Source, system
-from tacit.secagg.terms import Terms
 
 STAGES = 5  # offer, share, mask, confirm, unmask: a member that drops out at stage s sends nothing from there on
 

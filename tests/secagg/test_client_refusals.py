@@ -8,10 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.secagg import client, statements
+from tacit.secagg import client, identity
 from tacit.secagg.identity import Identity, KeyRing
-from tacit.secagg.messages import Confirmation, Confirmations, Sealed, Survivors, Unmasking
-from tacit.secagg.terms import Discarded, Refused, Terms, TooFew
+from tacit.secagg.messages import (
+    Confirmation,
+    Confirmations,
+    Delivery,
+    Discarded,
+    Refused,
+    Sealed,
+    Survivors,
+    Terms,
+    TooFew,
+    Unmasking,
+)
 from tests.secagg.rounds import STAGES, Round, identities, inputs, plain, terms
 
 ME = 10
@@ -155,7 +165,7 @@ def test_members_who_saw_different_keys_do_not_confirm_each_other() -> None:
     for m in of.members[:4]:
         boxes = {each.sender: each.sealed for each in shares.values()}
         sealed = tuple(Sealed(o, next(s.box for s in boxes[o] if s.other == m)) for o in of.members[:4] if o != m)
-        one.answer(m, client.Delivery(of.digest, m, sealed))
+        one.answer(m, Delivery(of.digest, m, sealed))
     told = Survivors(of.digest, of.members[:4])
     signed = tuple(one.answer(m, told) for m in of.members[:4])
     refused(one, Confirmations(of.digest, signed), "told it something else")
@@ -179,7 +189,7 @@ def test_a_member_never_reveals_both_secrets_of_anybody(attempts: list[tuple[boo
     """Whatever a server asks, and in whatever order, even with everybody else's signing keys in its hands."""
     of, state, revealed = SENT.terms, SENT.states[ME], []
     for asks, some in attempts:
-        statement = statements.of_survivors(of, SENT.states[ME].transcript, some)
+        statement = identity.of_survivors(of, SENT.states[ME].transcript, some)
         forged = tuple(Confirmation(of.digest, m, SENT.people[m].signer.sign(statement)) for m in some)
         message = Survivors(of.digest, some) if asks else Confirmations(of.digest, forged)
         try:

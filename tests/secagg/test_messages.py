@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import TacitError
 from tacit.secagg.codec import pack, packed_bytes, residues, unpack
-from tacit.secagg.messages import KINDS, MAGIC, Masked, Survivors, decode, encode, largest
-from tacit.secagg.terms import Refused, Terms
+from tacit.secagg.messages import KINDS, MAGIC, Masked, Refused, Survivors, Terms, decode, encode, largest
 from tests.secagg.rounds import STAGES, Round, inputs, terms
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from tacit.secagg import primitives
 from tacit.secagg.codec import packed_bytes
-from tacit.secagg.messages import Part, Sealed, Unmasking
-from tacit.secagg.terms import Refused, Spoiled, TooFew
+from tacit.secagg.messages import Part, Refused, Sealed, Spoiled, TooFew, Unmasking
 from tests.secagg.rounds import STAGES, Round, inputs, plain, terms
 
 HOSTILE = 12
@@ -117,12 +116,12 @@ def test_who_dropped_out_cannot_come_back_in_a_later_stage() -> None:
 
 def test_a_key_that_another_member_offered_is_refused() -> None:
     """Signed by the hostile member itself: only the key is not its own."""
-    from tacit.secagg import statements
+    from tacit.secagg import identity
 
     of = terms(5)
     one = Round(of, inputs(of), {HOSTILE: 0}).until(0)
     copied = replace(one.sent[0][10], sender=HOSTILE)
-    copied = replace(copied, signature=one.people[HOSTILE].signer.sign(statements.of_offer(copied)))
+    copied = replace(copied, signature=one.people[HOSTILE].signer.sign(identity.of_offer(copied)))
     with pytest.raises(Refused, match="offered before"):
         one.stage.receive(HOSTILE, copied)
 

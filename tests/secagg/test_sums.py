@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.secagg.terms import Discarded, Terms, TooFew, threshold_of
+from tacit.secagg.messages import Discarded, Terms, TooFew, threshold_of
 from tests.secagg.rounds import STAGES, Round, inputs, plain, terms
 
 

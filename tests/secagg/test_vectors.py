@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tacit.errors import TacitError
 from tacit.secagg import primitives
 from tacit.secagg.identity import KeyRing, KeySigner
-from tacit.secagg.terms import Refused
+from tacit.secagg.messages import Refused
 from tests.secagg import vectors
 
 

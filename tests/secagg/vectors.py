@@ -8,8 +8,7 @@ import numpy as np
 
 from tacit.secagg import primitives
 from tacit.secagg.codec import dump, pack
-from tacit.secagg.messages import encode
-from tacit.secagg.terms import Terms
+from tacit.secagg.messages import Terms, encode
 from tests.secagg.rounds import STAGES, Round, plain, seeded
 
 FILE = Path(__file__).with_name("vectors.json")

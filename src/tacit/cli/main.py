@@ -98,9 +98,9 @@ def run(
     from tacit.experiments.config import load, with_overrides
 
     config = with_overrides(load(file), set_ or [])
-    several = [config.model_copy(update={"seed": config.seed + k}) for k in range(seeds)]
+    configs = [config.model_copy(update={"seed": config.seed + k}) for k in range(seeds)]
     findings = []
-    for each in several:
+    for each in configs:
         began = time.perf_counter()
         result = _run_one(each, out, resume, seeds > 1, quiet)
         if profile:
@@ -192,12 +192,12 @@ def show(
     for path, suffixes in ((html, (".html", ".htm")), (png, (".png",))):
         if path is not None:
             check_output(path, suffixes, force=True)
-    several = report.open_all(folders)
+    runs = report.open_all(folders)
     console = _console()
-    console.print(*report.tell(several), sep="\n")
+    console.print(*report.tell(runs), sep="\n")
     page, image = report.places(folders)
-    typer.echo(f"page:  {report.write_html(several, html or page)}")
-    typer.echo(f"image: {report.write_png(several, png or image)}")
+    typer.echo(f"page:  {report.write_html(runs, html or page)}")
+    typer.echo(f"image: {report.write_png(runs, png or image)}")
 
 
 @app.command(epilog="Example: `tacit budget --epsilon 3.6 --delta 1e-4 --rate 0.05 --rounds 500 --population 3400`")
@@ -220,41 +220,18 @@ def budget(
     ] = "released",
 ) -> None:
     """Print how much noise a budget needs, or what a given noise costs, with the derivation."""
-    if bits is not None:
-        from tacit.report.budget_shares import shares
-
-        alone = {"noise_multiplier": noise_multiplier, "fixed_size": fixed_size}
-        if unit != "client" or steps != 1 or queries != 1 or any(value is not None for value in alone.values()):
-            raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
-        found = shares(
-            epsilon=epsilon,
-            delta=delta,
-            rate=rate,
-            rounds=rounds,
-            population=population,
-            parameters=parameters,
-            bits=bits,
-            against=against,
-            allow_large_delta=allow_large_delta,
-        )
-        _console().print(found)
-        return
     from tacit.report.budget import budget as reckon
+    from tacit.report.budget_shares import shares
 
-    found = reckon(
-        epsilon=epsilon,
-        delta=delta,
-        rate=rate,
-        rounds=rounds,
-        noise_multiplier=noise_multiplier,
-        unit=unit,
-        steps=steps,
-        queries=queries,
-        population=population,
-        fixed_size=fixed_size,
-        allow_large_delta=allow_large_delta,
-    )
-    _console().print(found)
+    run: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rate": rate, "rounds": rounds}
+    run |= {"population": population, "allow_large_delta": allow_large_delta}
+    rest: dict[str, Any] = {"noise_multiplier": noise_multiplier, "fixed_size": fixed_size}
+    if bits is None:
+        _console().print(reckon(**run, **rest, unit=unit, steps=steps, queries=queries))
+        return
+    if unit != "client" or steps != 1 or queries != 1 or any(value is not None for value in rest.values()):
+        raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
+    _console().print(shares(**run, parameters=parameters, bits=bits, against=against))
 
 
 @app.command(epilog="Example: `tacit ledger runs/digits-0`, `tacit ledger my-federation --verify --heads heads.txt`")
@@ -279,10 +256,10 @@ def ledger(
     if verify or heads:
         from tacit.report.verify import verify as check
 
-        found = check(folder, heads or [], client)
-        for line in found:
+        lines = check(folder, heads or [], client)
+        for line in lines:
             typer.echo(str(line))
-        raise typer.Exit(int(any(line.passed is False for line in found)))
+        raise typer.Exit(int(any(line.passed is False for line in lines)))
     from tacit.experiments.changes import changes_table
     from tacit.privacy.ledger.statement import SIMULATION
     from tacit.report.budget import ledger_table

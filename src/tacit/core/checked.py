@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, Field
 from difflib import get_close_matches
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, Unpack, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -97,9 +97,11 @@ def _given(owner: str, name: str, hints: Mapping[str, Any], value: Any, declared
 
 def _default(declared: Any) -> Any:
     """What stands where nothing is given; None if something must be."""
-    if isinstance(declared, Field) and declared.default_factory is not MISSING:
-        return declared.default_factory()
-    return None if declared.default is MISSING or declared.default is inspect.Parameter.empty else declared.default
+    factory: Any = getattr(declared, "default_factory", MISSING)
+    if factory is not MISSING:
+        return factory()
+    default: Any = declared.default
+    return None if default is MISSING or default is inspect.Parameter.empty else default
 
 
 def require(what: str, hint: Any, value: Any) -> Any:
@@ -141,13 +143,14 @@ def _expanded(
     strange = [key for key in kwargs if key not in names]
     if not strange or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in names.values()):
         return kwargs
-    given = {*list(names)[:positional], *kwargs}
-    kept, nested = {key: value for key, value in kwargs.items() if key in names}, {}
+    set_names = {*list(names)[:positional], *kwargs}
+    kept = {key: value for key, value in kwargs.items() if key in names}
+    nested: dict[str, dict[str, Any]] = {}
     for key in strange:
         takers = [name for name, each in fields.items() if key in _keywords(each)]
         if not takers:
             raise ArgumentError(_unknown(owner, key, kwargs[key], names, fields))
-        free = [name for name in takers if name not in given]
+        free = [name for name in takers if name not in set_names]
         if not free:
             raise ArgumentError(f"{owner}({key}={shown(kwargs[key])}): {takers[0]} is given, too: give one of the two")
         for name in free:
@@ -224,16 +227,17 @@ def _several(hint: Any, value: Any) -> Any:
     kinds = get_args(hint) or (Any,)
     if isinstance(value, str | bytes | Mapping | Set | type) or not isinstance(value, Iterable):
         return (read(kinds[0], value),)
-    if type(value) is tuple and kinds[0] in _PLAIN and all(type(each) is kinds[0] for each in value):
-        return value  # of a million clients' names, too
-    return tuple(read(kinds[0], each) for each in value)
+    items = cast(Iterable[Any], value)
+    if type(value) is tuple and kinds[0] in _PLAIN and all(type(each) is kinds[0] for each in items):
+        return items  # of a million clients' names, too
+    return tuple(read(kinds[0], each) for each in items)
 
 
 def _mapping(hint: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise Unfit
     key, each = get_args(hint)
-    return {read(key, name): read(each, item) for name, item in value.items()}
+    return {read(key, name): read(each, item) for name, item in cast(Mapping[Any, Any], value).items()}
 
 
 def _callable(hint: Any, value: Any) -> Any:

@@ -8,7 +8,7 @@ The bits are SplitMix64's (Steele, Lea and Flood 2014), from a state that is a h
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from threading import local
 from typing import Any, Final, NamedTuple
@@ -60,7 +60,7 @@ def draws() -> Draws | None:
 
 
 @contextmanager
-def drawing(new: Draws | Key | None) -> Iterator[None]:
+def drawing(new: Draws | Key | None) -> Generator[None]:
     """Within, models drop what these draws (or the first draws of this key) say."""
     before, _thread.draws = draws(), Draws(new) if isinstance(new, Key) else new
     try:

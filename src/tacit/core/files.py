@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tacit.errors import StorageError, TacitError
 
 
 @contextmanager
-def storage(path: Path) -> Iterator[None]:
+def storage(path: Path) -> Generator[None]:
     """Turns an operating system's refusal into one line with a remedy."""
     try:
         yield

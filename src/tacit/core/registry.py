@@ -1,6 +1,6 @@
-"""What a name in a file stands for: Tacit's own, what an installed package adds, or an import path.
+"""What a name in a file stands for: a class of Tacit's, one that an installed package adds, or an import path.
 
-An installed package adds its own by an entry point: `[project.entry-points."tacit.methods"]`, `fedprox =
+An installed package adds its classes by entry points: `[project.entry-points."tacit.methods"]`, `fedprox =
 "mymethods:FedProx"`. What is not installed is named by its import path, "mymethods:FedProx". Nothing of either is
 imported before its name is asked for.
 """
@@ -8,12 +8,13 @@ imported before its name is asked for.
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, reduce
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from tacit.errors import TacitError
 
@@ -21,29 +22,29 @@ Kind = TypeVar("Kind")
 
 
 class Registry(Mapping[str, Kind], Generic[Kind]):
-    """Classes or functions by name. A name of Tacit's own cannot be taken by a package.
+    """Classes or functions by name. A package cannot take a name of `builtin`, which are Tacit's.
 
     `what` they are, in words, stands in every error; packages add theirs to the entry points of `group`.
     """
 
-    def __init__(self, what: str, group: str, own: Mapping[str, Kind]) -> None:
-        self.what, self.group, self.own = what, group, dict(own)
+    def __init__(self, what: str, group: str, builtin: Mapping[str, Kind]) -> None:
+        self.what, self.group, self.builtin = what, group, dict(builtin)
 
     @cached_property
     def installed(self) -> dict[str, EntryPoint]:
-        return {point.name: point for point in entry_points(group=self.group) if point.name not in self.own}
+        return {point.name: point for point in entry_points(group=self.group) if point.name not in self.builtin}
 
     def __getitem__(self, name: str) -> Kind:
-        return self.own[name] if name in self.own else self._imported(name, self.installed[name].value)
+        return self.builtin[name] if name in self.builtin else self._imported(name, self.installed[name].value)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self.own, *self.installed])
+        return iter([*self.builtin, *self.installed])
 
     def __len__(self) -> int:
-        return len(self.own) + len(self.installed)
+        return len(self.builtin) + len(self.installed)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.own or name in self.installed
+        return name in self.builtin or name in self.installed
 
     def find(self, name: str) -> Kind:
         """What `name` stands for, an import path included. Raises `TacitError` with the nearest name if there is none.
@@ -57,19 +58,25 @@ class Registry(Mapping[str, Kind], Generic[Kind]):
             return self._imported(name, name)
         raise TacitError(f"unknown {self.what} '{name}': {nearest(name, [*self])}")
 
+    def importable(self) -> Iterator[Kind]:
+        """All of them, but for those of packages that cannot be imported: a warning names each."""
+        for name in self:
+            try:
+                yield self[name]
+            except TacitError as error:
+                warnings.warn(str(error), stacklevel=2)
+
     def _imported(self, name: str, path: str) -> Kind:
         module, _, attribute = path.partition(":")
         make_importable(Path.cwd())
         try:
-            found = importlib.import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
+            value: Any = reduce(getattr, attribute.split("."), importlib.import_module(module))
         except Exception as error:  # somebody else's code: anything may come of importing it
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise TacitError(f"{self.what} '{name}' cannot be imported ({reason}): check its path") from error
-        if not callable(found):
-            raise TacitError(f"{self.what} '{name}' is a {type(found).__name__}: name a class or a function")
-        return found  # pyright: ignore[reportReturnType]
+        if not callable(value):
+            raise TacitError(f"{self.what} '{name}' is a {type(value).__name__}: name a class or a function")
+        return cast(Kind, value)
 
 
 def make_importable(folder: Path) -> None:

@@ -28,7 +28,7 @@ def key(seed: int, purpose: str, *parts: int) -> tuple[int, int]:
 def keys(seed: int, purpose: str, round: int, clients: Iterable[int]) -> np.ndarray:
     """`key(seed, purpose, round, client)` of each client [clients, 2]."""
     begun = hashlib.blake2b(f"{seed}/{purpose}/{round}/".encode(), digest_size=_DIGEST)
-    digests = []
+    digests: list[bytes] = []
     for client in clients:
         one = begun.copy()
         one.update(str(client).encode())

@@ -1,6 +1,7 @@
 """Arithmetic on dicts of tensors. Every function is pure, keeps the order of keys, and works under `vmap`."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -10,7 +11,13 @@ from tacit.core.contract import Shared, Tree
 View = Mapping[str, Tensor]
 
 
-def each(f: Callable[..., Tensor], tree: View, *others: View) -> Tree:
+@overload
+def each(f: Callable[[Tensor], Tensor], tree: View, /) -> Tree: ...
+@overload
+def each(f: Callable[[Tensor, Tensor], Tensor], tree: View, other: View, /) -> Tree: ...
+@overload
+def each(f: Callable[..., Tensor], tree: View, /, *others: View) -> Tree: ...
+def each(f: Callable[..., Tensor], tree: View, /, *others: View) -> Tree:
     """`f` of the leaves of the same name. The first tree names the leaves."""
     return {name: f(leaf, *(other[name] for other in others)) for name, leaf in tree.items()}
 
@@ -88,6 +95,6 @@ def flatten(tree: View, start: int = 0) -> Tensor:
 
 def unflatten(vector: Tensor, like: View) -> Tree:
     """The inverse of `flatten`: leading dimensions of `vector` are kept, leaves have the shapes of `like`."""
-    parts = vector.split([leaf.numel() for leaf in like.values()], -1)
+    parts = torch.split(vector, [leaf.numel() for leaf in like.values()], -1)
     lead = vector.shape[:-1]
     return {name: part.reshape((*lead, *leaf.shape)) for (name, leaf), part in zip(like.items(), parts, strict=True)}

@@ -67,8 +67,8 @@ def check_fitted(estimator: BaseEstimator) -> None:
 
 def check_matrix(name: str, values: ArrayLike, columns: int | None = None) -> Array:
     """A finite [rows, columns] matrix of float64; a vector becomes one column. Never empty."""
-    given = _floats(name, values)
-    matrix = given[:, None] if given.ndim == 1 else given
+    array = as_floats(name, values)
+    matrix = array[:, None] if array.ndim == 1 else array
     if matrix.ndim != 2 or matrix.size == 0:
         raise TacitError(f"{name} has shape {np.shape(values)}: give one row a client and at least one column")
     if columns is not None and matrix.shape[-1] != columns:
@@ -78,7 +78,7 @@ def check_matrix(name: str, values: ArrayLike, columns: int | None = None) -> Ar
 
 def check_vector(name: str, values: ArrayLike, length: int | None = None) -> Array:
     """A finite vector of float64. A single column is taken as a vector; a scalar is repeated to `length`."""
-    vector = _floats(name, values)
+    vector = as_floats(name, values)
     if vector.ndim == 0 and length is not None:
         vector = np.full(length, float(vector))
     if vector.ndim == 2 and np.shape(vector)[-1] == 1:
@@ -92,13 +92,13 @@ def check_vector(name: str, values: ArrayLike, length: int | None = None) -> Arr
 
 def check_sizes(sizes: ArrayLike, clients: int, least: int = 1) -> Array:
     """How many samples each client has: whole numbers of at least `least`; a scalar holds for all."""
-    found = check_vector("sizes", sizes, clients)
-    bad = np.flatnonzero((found < least) | (found != np.floor(found)))
+    counts = check_vector("sizes", sizes, clients)
+    bad = np.flatnonzero((counts < least) | (counts != np.floor(counts)))
     if len(bad):
         raise TacitError(
-            f"client {bad[0]} has {found[bad[0]]:g} samples: every client needs a whole number of at least {least}"
+            f"client {bad[0]} has {counts[bad[0]]:g} samples: every client needs a whole number of at least {least}"
         )
-    return found
+    return counts
 
 
 def check_positive(name: str, value: Any, zero: bool = False) -> float:
@@ -136,12 +136,12 @@ def check_several(clients: int, what: str) -> None:
 
 def codes_of(groups: ArrayLike, rows: int) -> tuple[NDArray[Any], NDArray[np.intp], Array]:
     """Client labels in sorted order, the place of each row's client among them, and how many rows each has."""
-    given = np.asarray(groups)
-    if given.ndim != 1 or len(given) != rows:
-        raise TacitError(f"groups has shape {given.shape} for {rows} rows: give one client a row")
-    if given.dtype.kind == "f" and not np.isfinite(given).all():
-        raise TacitError(f"groups of row {int(np.argmin(np.isfinite(given)))} is not a number: name a client a row")
-    labels, codes, counts = np.unique(given, return_inverse=True, return_counts=True)
+    names = np.asarray(groups)
+    if names.ndim != 1 or len(names) != rows:
+        raise TacitError(f"groups has shape {names.shape} for {rows} rows: give one client a row")
+    if names.dtype.kind == "f" and not np.isfinite(names).all():
+        raise TacitError(f"groups of row {int(np.argmin(np.isfinite(names)))} is not a number: name a client a row")
+    labels, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
     return labels, codes, counts.astype(np.float64)
 
 
@@ -149,7 +149,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
-def _floats(name: str, values: ArrayLike) -> Array:
+def as_floats(name: str, values: ArrayLike) -> Array:
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -1,17 +1,19 @@
 """`tacit estimate`: personal rates and means from a table, privately if asked."""
 
+import inspect
 import math
+from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from tacit.errors import TacitError
 
 if TYPE_CHECKING:
-    from tacit.estimation.files import Told
     from tacit.estimation.messages import Message
-    from tacit.estimation.spending import Questions
+    from tacit.estimation.tables import Questions, TableEstimates
 
 Send = Literal["exact", "randomised-response", "gaussian", "central"]
 
@@ -40,85 +42,96 @@ Force = Annotated[bool, typer.Option("--force", help="Write over files that are 
 Pictures = Annotated[bool, typer.Option("--pictures/--no-pictures", help="Write a PNG and an HTML beside the table.")]
 
 
-@estimate.command(epilog="Example: `tacit estimate rates counts.csv --id county --successes wins --trials n -o o.csv`")
+class Request(NamedTuple):
+    """The options of every estimate."""
+
+    table: Table
+    id_: Name
+    out: Out
+    epsilon: Epsilon = None
+    delta: Delta = None
+    message: Sent = None
+    bits: Bits = None
+    prior_mean: PriorMean = None
+    prior_variance: PriorVariance = None
+    ledger: LedgerFile = None
+    budget: Limit = None
+    seed: Seed = None
+    pictures: Pictures = True
+    force: Force = False
+
+
+def _command(example: str) -> Callable[[Callable[..., None]], None]:
+    """A command whose options are those of the function, after its first argument, and those of a `Request`."""
+
+    def register(run: Callable[..., None]) -> None:
+        options = [*inspect.signature(run).parameters.values()][1:]
+        shared = [*inspect.signature(Request).parameters.values()]
+        ordered = sorted([*shared[:2], *options, *shared[2:]], key=lambda option: option.default is not option.empty)
+
+        @wraps(run)
+        def command(**values: Any) -> None:
+            run(Request(**{name: values.pop(name) for name in Request._fields}), **values)
+
+        command.__annotations__ = {option.name: option.annotation for option in ordered}
+        command.__dict__["__signature__"] = inspect.Signature(
+            [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in ordered]
+        )
+        estimate.command(epilog=f"Example: `tacit estimate {example}`")(command)
+
+    return register
+
+
+@_command("rates counts.csv --id county --successes wins --trials n -o o.csv")
 def rates(
-    table: Table,
-    id_: Name,
+    request: Request,
     successes: Annotated[str, typer.Option(help="The column of successes.")],
     trials: Annotated[str, typer.Option(help="The column of trials.")],
-    out: Out,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    message: Sent = None,
-    bits: Bits = None,
-    prior_mean: PriorMean = None,
-    prior_variance: PriorVariance = None,
-    ledger: LedgerFile = None,
-    budget: Limit = None,
-    seed: Seed = None,
-    pictures: Pictures = True,
-    force: Force = False,
 ) -> None:
     """A rate for each client from its successes and trials; with --epsilon, by randomised response."""
-    from tacit.estimation import files
-    from tacit.estimation.bernoulli import BernoulliRates
+    from tacit.estimation import tables
+    from tacit.estimation.shrinkage import BernoulliRates
 
-    sent = _message(message, "randomised-response", epsilon, delta, bits)
-    _check_numbers(seed, prior_variance)
-    if prior_mean is not None and not 0 <= prior_mean <= 1:
-        raise TacitError(f"--prior-mean {prior_mean:g}: give a mean of rates, from 0 to 1")
-    questions = _questions(table, out, ledger, budget, sent, pictures, force)
-    made = BernoulliRates(prior_mean=prior_mean, prior_variance=prior_variance, message=sent, seed=seed)
-    told = files.rates(made, table, id_, successes, trials, out, lambda: questions and questions.pay(sent))
-    _tell(told, out, pictures, questions)
+    message = _message(request, "randomised-response")
+    mean = request.prior_mean
+    if mean is not None and not 0 <= mean <= 1:
+        raise TacitError(f"--prior-mean {mean:g}: give a mean of rates, from 0 to 1")
+    questions = _questions(request, message)
+    estimator = BernoulliRates(
+        prior_mean=mean, prior_variance=request.prior_variance, message=message, seed=request.seed
+    )
+    pay = partial(questions.pay, message) if questions else None
+    result = tables.rates(estimator, request.table, request.id_, successes, trials, request.out, pay)
+    _print(result, request, questions)
 
 
-@estimate.command(epilog="Example: `tacit estimate means scores.csv --id school --value score -o out.csv`")
+@_command("means scores.csv --id school --value score -o out.csv")
 def means(
-    table: Table,
-    id_: Name,
+    request: Request,
     value: Annotated[list[str], typer.Option(help="A column of values; may be repeated.")],
-    out: Out,
     size: Annotated[str | None, typer.Option(help="Rows are clients' means of this column's many samples.")] = None,
     noise_variance: Annotated[float | None, typer.Option(help="Variance of one sample around its client.")] = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    message: Sent = None,
-    bits: Bits = None,
     radius: Annotated[float | None, typer.Option(help="Public bound on the norm of a client's mean.")] = None,
-    prior_mean: PriorMean = None,
-    prior_variance: PriorVariance = None,
-    ledger: LedgerFile = None,
-    budget: Limit = None,
-    seed: Seed = None,
-    pictures: Pictures = True,
-    force: Force = False,
 ) -> None:
     """A mean for each client: from samples (a row each), or with --size from means; with --epsilon, Gaussian noise."""
-    from tacit.estimation import files
-    from tacit.estimation.gaussian import GaussianMeans
+    from tacit.estimation import tables
+    from tacit.estimation.shrinkage import GaussianMeans
 
-    sent = _message(message, "gaussian", epsilon, delta, bits)
-    _check_numbers(seed, prior_variance)
-    _check_needed(sent, size, noise_variance, radius, prior_mean is not None and prior_variance is not None)
-    questions = _questions(table, out, ledger, budget, sent, pictures, force)
-    made = GaussianMeans(
-        prior_mean=prior_mean,
-        prior_variance=prior_variance,
+    message = _message(request, "gaussian")
+    mean, variance = request.prior_mean, request.prior_variance
+    _check_needed(message, size, noise_variance, radius, mean is not None and variance is not None)
+    questions = _questions(request, message)
+    estimator = GaussianMeans(
+        prior_mean=mean,
+        prior_variance=variance,
         noise_variance=noise_variance,
-        message=sent,
+        message=message,
         radius=radius,
-        seed=seed,
+        seed=request.seed,
     )
-    told = files.means(made, table, id_, value, size, out, lambda: questions and questions.pay(sent))
-    _tell(told, out, pictures, questions)
-
-
-def _check_numbers(seed: int | None, prior_variance: float | None) -> None:
-    if seed is not None and seed < 0:
-        raise TacitError(f"--seed {seed}: give a whole number of at least 0, or leave it out for secure randomness")
-    if prior_variance is not None and not 0 <= prior_variance < math.inf:
-        raise TacitError(f"--prior-variance {prior_variance:g}: give a number of at least 0, or leave it out")
+    pay = partial(questions.pay, message) if questions else None
+    result = tables.means(estimator, request.table, request.id_, value, size, request.out, pay)
+    _print(result, request, questions)
 
 
 def _check_needed(
@@ -137,43 +150,37 @@ def _check_needed(
         )
 
 
-def _questions(
-    table: Path,
-    out: Path,
-    ledger: Path | None,
-    budget: float | None,
-    sent: "Message",
-    pictures: bool,
-    force: bool,
-) -> "Questions | None":
+def _questions(request: Request, message: "Message") -> "Questions | None":
     """What was asked of the table before; None where nothing is private. Refuses what must not be written or asked."""
-    from tacit.estimation.files import check_places
-    from tacit.estimation.spending import Questions, beside
+    from tacit.estimation.tables import Questions, beside, check_places
 
+    table, out, ledger, budget = request.table, request.out, request.ledger, request.budget
     place = beside(table) if ledger is None else ledger
-    check_places(table, place, out, [out, *(out.with_suffix(end) for end in (".png", ".html") if pictures)], force)
-    if math.isinf(sent.epsilon):
+    pictures = [out.with_suffix(end) for end in (".png", ".html") if request.pictures]
+    check_places(table, place, out, [out, *pictures], request.force)
+    if math.isinf(message.epsilon):
         if budget is not None or ledger is not None:
             raise TacitError("an exact message keeps no budget and no ledger: add --epsilon, or leave them out")
         return None
     if budget is not None and not 0 < budget < math.inf:
         raise TacitError(f"--budget {budget:g} is no budget: give a number above 0")
     questions = Questions(place, budget)
-    questions.check(sent)
+    questions.check(message)
     return questions
 
 
-def _message(
-    kind: Send | None, private: Send, epsilon: float | None, delta: float | None, bits: int | None
-) -> "Message":
+def _message(request: Request, private: Send) -> "Message":
     """What a client sends; without --message, `private` if there is an epsilon. No option goes unused."""
     from tacit.estimation import messages
 
+    epsilon, delta = request.epsilon, request.delta
     _check_budget(epsilon, delta)
-    if bits is not None:
-        _check_bits(bits, kind, epsilon)
-        return messages.Quantized(bits)
-    kind = kind or ("exact" if epsilon is None else private)
+    if request.bits is not None:
+        _check_bits(request.bits, request.message, epsilon)
+    _check_numbers(request.seed, request.prior_variance)
+    if request.bits is not None:
+        return messages.Quantized(request.bits)
+    kind = request.message or ("exact" if epsilon is None else private)
     if kind == "exact":
         if epsilon is not None:
             raise TacitError(f"--epsilon {epsilon:g}: an exact message has none: leave it out, or another --message")
@@ -187,6 +194,13 @@ def _message(
     if delta is None:
         raise TacitError(f"a {kind} message needs --delta, well below 1 / (number of clients)")
     return (messages.LocalGaussian if kind == "gaussian" else messages.Central)(epsilon, delta)
+
+
+def _check_numbers(seed: int | None, prior_variance: float | None) -> None:
+    if seed is not None and seed < 0:
+        raise TacitError(f"--seed {seed}: give a whole number of at least 0, or leave it out for secure randomness")
+    if prior_variance is not None and not 0 <= prior_variance < math.inf:
+        raise TacitError(f"--prior-variance {prior_variance:g}: give a number of at least 0, or leave it out")
 
 
 def _check_budget(epsilon: float | None, delta: float | None) -> None:
@@ -208,20 +222,22 @@ def _check_bits(bits: int, kind: Send | None, epsilon: float | None) -> None:
         raise TacitError(f"--bits {bits}: give 1 to 52")
 
 
-def _tell(told: "Told", out: Path, pictures: bool, questions: "Questions | None") -> None:
+def _print(result: "TableEstimates", request: Request, questions: "Questions | None") -> None:
     from rich.console import Console
 
-    from tacit.estimation import picture
+    from tacit.estimation import comparison
 
-    centre = ", ".join(f"{each:.4g}" for each in told.estimator.centre_[:6])
-    spread = told.estimator.prior_variance_**0.5
+    centre = ", ".join(f"{each:.4g}" for each in result.estimator.centre_[:6])
+    spread = result.estimator.prior_variance_**0.5
     console = Console(highlight=False, markup=False)
-    console.print(told.comparison)
-    console.print(f"{told.clients:,} clients around {centre}, which differ by {spread:.4g} (standard deviation).")
-    console.print(f"Sent: {told.estimator.privacy_}. The table has each client's own estimate: give each its row only.")
-    if questions is not None and told.estimator.sends:
-        console.print(f"{questions.told()}; ledger: {questions.path}.")
-    typer.echo(f"table: {out}")
-    if pictures:
-        typer.echo(f"image: {picture.write_png(told.moves, out.with_suffix('.png'))}")
-        typer.echo(f"page:  {picture.write_html(told.moves, out.with_suffix('.html'))}")
+    console.print(result.comparison)
+    console.print(f"{result.clients:,} clients around {centre}, which differ by {spread:.4g} (standard deviation).")
+    console.print(
+        f"Sent: {result.estimator.privacy_}. The table has each client's own estimate: give each its row only."
+    )
+    if questions is not None and result.estimator.sends:
+        console.print(f"{questions.summary()}; ledger: {questions.path}.")
+    typer.echo(f"table: {request.out}")
+    if request.pictures:
+        typer.echo(f"image: {comparison.write_png(result.moves, request.out.with_suffix('.png'))}")
+        typer.echo(f"page:  {comparison.write_html(result.moves, request.out.with_suffix('.html'))}")

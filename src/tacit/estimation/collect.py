@@ -80,9 +80,9 @@ class Learned:
 
     def error(self, sizes: Array, weight: Array, pull: Array | float) -> Array:
         """Expected squared error, summed over the dimension, of clients that are pulled by `pull`."""
-        own, keep = self.own_variance(sizes), np.square(1 - weight)
-        others = keep * self.prior_variance + self.centre_variance - weight**2 * (self.prior_variance + own)
-        one = np.square(1 - pull * (1 - weight)) * own + np.square(pull) * np.maximum(others, 0.0)
+        sampling, keep = self.own_variance(sizes), np.square(1 - weight)
+        others = keep * self.prior_variance + self.centre_variance - weight**2 * (self.prior_variance + sampling)
+        one = np.square(1 - pull * (1 - weight)) * sampling + np.square(pull) * np.maximum(others, 0.0)
         return self.dimension * one
 
     def _own(self, prior_variance: float, sizes: Array) -> Array:
@@ -90,9 +90,9 @@ class Learned:
 
     def _best(self, prior_variance: float, sizes: Array, weight: Array) -> Array:
         """The minimum of the error, if the truths vary by `prior_variance`; 0 where nothing is to be gained."""
-        own = self._own(prior_variance, sizes)
-        total = (1 - 2 * weight) * (prior_variance + own) + self.centre_variance
-        return np.divide((1 - weight) * own, total, out=np.zeros(len(sizes)), where=total > 0)
+        sampling = self._own(prior_variance, sizes)
+        total = (1 - 2 * weight) * (prior_variance + sampling) + self.centre_variance
+        return np.divide((1 - weight) * sampling, total, out=np.zeros(len(sizes)), where=total > 0)
 
 
 class Answers(NamedTuple):

@@ -10,7 +10,7 @@ Where values lie, publicly, and where the randomness of a message comes from.
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
@@ -133,19 +133,8 @@ class Message(Protocol):
     def repeated(self, times: int) -> "Message": ...
 
 
-@dataclass(frozen=True)
-class Exact:
-    """The value itself: no variance, no guarantee."""
-
-    squares: Squares = "exact"
-    epsilon: float = math.inf
-    delta: float = 0.0
-
-    def send(self, values: Array, domain: Domain, source: Source, lift: bool = False) -> Array:
-        return values
-
-    def variance(self, domain: Domain) -> float:
-        return 0.0
+class _OnClients:
+    """Every number may come, and no server adds noise, unless a message says otherwise."""
 
     def step(self, domain: Domain) -> float:
         return 0.0
@@ -153,28 +142,46 @@ class Exact:
     def server_std(self, domain: Domain) -> float:
         return 0.0
 
-    def bits(self, domain: Domain) -> int:
-        return _FLOAT_BITS * domain.dimension
+
+class _NotPrivate(_OnClients):
+    epsilon: float = math.inf
+    delta: float = 0.0
 
     def event(self) -> "DpEvent":
-        return _not_private()
+        import dp_accounting as dp
+
+        return dp.NonPrivateDpEvent()
 
     def repeated(self, times: int) -> Self:
         return self
 
 
+@dataclass(frozen=True)
+class Exact(_NotPrivate):
+    """The value itself: no variance, no guarantee."""
+
+    squares: Squares = field(default="exact", init=False, repr=False)
+
+    def send(self, values: Array, domain: Domain, source: Source, lift: bool = False) -> Array:
+        return values
+
+    def variance(self, domain: Domain) -> float:
+        return 0.0
+
+    def bits(self, domain: Domain) -> int:
+        return _FLOAT_BITS * domain.dimension
+
+
 @checked
 @dataclass(frozen=True)
-class Quantized:
+class Quantized(_NotPrivate):
     """`width` bits a coordinate: one of the two nearest of 2**width even levels, at random and so unbiased.
 
     The variance added to a coordinate is at most (radius / (2**width - 1))^2. No guarantee of privacy.
     """
 
+    squares: Squares = field(default="split", init=False, repr=False)
     width: int
-    squares: Squares = "split"
-    epsilon: float = math.inf
-    delta: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 52:
@@ -197,30 +204,21 @@ class Quantized:
     def variance(self, domain: Domain) -> float:
         return (self.step(domain) / 2) ** 2
 
-    def server_std(self, domain: Domain) -> float:
-        return 0.0
-
     def bits(self, domain: Domain) -> int:
         return self.width * domain.dimension
-
-    def event(self) -> "DpEvent":
-        return _not_private()
-
-    def repeated(self, times: int) -> Self:
-        return self
 
 
 @checked
 @dataclass(frozen=True)
-class RandomisedResponse:
+class RandomisedResponse(_OnClients):
     """One of two values: equation (7) of the paper, for a single number. Pure epsilon, no delta, one bit.
 
     The message's distribution is a function of the mean alone: it carries nothing about a prior's variance.
     """
 
+    squares: Squares = field(default="split", init=False, repr=False)
+    delta: float = field(default=0.0, init=False, repr=False)
     epsilon: float
-    squares: Squares = "split"
-    delta: float = 0.0
 
     def __post_init__(self) -> None:
         _check_budget(self.epsilon, 0.5)
@@ -253,9 +251,6 @@ class RandomisedResponse:
     def variance(self, domain: Domain) -> float:
         return (domain.radius / math.tanh(self.epsilon / 2)) ** 2
 
-    def server_std(self, domain: Domain) -> float:
-        return 0.0
-
     def bits(self, domain: Domain) -> int:
         return 1
 
@@ -271,9 +266,10 @@ class RandomisedResponse:
 
 @checked
 @dataclass(frozen=True)
-class _Gaussian:
+class _Gaussian(_OnClients):
     """Noise calibrated exactly (Balle and Wang) so that all `times` messages together are (epsilon, delta)-private."""
 
+    squares: Squares = field(default="joint", init=False, repr=False)
     epsilon: float
     delta: float
     times: int = 1
@@ -281,19 +277,12 @@ class _Gaussian:
     def __post_init__(self) -> None:
         _check_budget(self.epsilon, self.delta)
 
-    @property
-    def squares(self) -> Squares:
-        return "joint"
-
     @cached_property
     def multiplier(self) -> float:
         return gaussian_multiplier(self.epsilon, self.delta) * math.sqrt(self.times)
 
     def std(self, domain: Domain) -> float:
         return self.multiplier * 2 * domain.radius
-
-    def step(self, domain: Domain) -> float:
-        return 0.0
 
     def bits(self, domain: Domain) -> int:
         return _FLOAT_BITS * domain.dimension
@@ -317,9 +306,6 @@ class LocalGaussian(_Gaussian):
     def variance(self, domain: Domain) -> float:
         return self.std(domain) ** 2
 
-    def server_std(self, domain: Domain) -> float:
-        return 0.0
-
 
 class Central(_Gaussian):
     """The value, clipped to the ball, to a trusted server that adds noise of `server_std` once, to the sum of all."""
@@ -334,21 +320,15 @@ class Central(_Gaussian):
         return self.std(domain)
 
 
-def message_of(given: object) -> Message:
-    """What an estimator was told to send; nothing said: the value itself."""
-    if given is None:
+def message_of(setting: object) -> Message:
+    """What an estimator was set to send; without a setting the value itself."""
+    if setting is None:
         return Exact()
-    if isinstance(given, Message) and not isinstance(given, type):
-        return given
+    if isinstance(setting, Message) and not isinstance(setting, type):
+        return setting
     raise TacitError(
-        f"message is {shown(given)}: give one of tacit.estimation.messages, for example RandomisedResponse(epsilon=1.0)"
+        f"message is {shown(setting)}: give one of tacit.estimation.messages, for example RandomisedResponse(1.0)"
     )
-
-
-def _not_private() -> "DpEvent":
-    import dp_accounting as dp
-
-    return dp.NonPrivateDpEvent()
 
 
 def _check_budget(epsilon: float, delta: float) -> None:

@@ -1,88 +1,149 @@
-"""The prior of linear regressions, learned: by EM, by the paper's gradient descent, or from messages.
+"""The prior of regressions, learned: by EM, by the paper's gradient descent, or from messages.
 
-Expectation-maximisation, sped up without giving up its promise: the likelihood never falls.
+Expectation-maximisation, sped up without giving up its promise: the likelihood never falls. Squared extrapolation
+(Varadhan and Roland 2008, S3) of a map that climbs; a leap that lands lower than where it started from is not taken.
 
-Squared extrapolation (Varadhan and Roland 2008, S3) of a map that climbs; a leap that lands lower than where it started
-from is not taken.
-
-The paper's Algorithm 2: joint gradient descent on coefficients, mean and variances, with a floor.
-
-The objective (19) has no minimum: coefficients at the mean and a prior variance of 0 send it to minus infinity. So the
+The paper's Algorithms 2 and 3: joint gradient descent on coefficients, mean and variances, with a floor. The objectives
+(19) and (20) have no minimum: coefficients at the mean and a prior variance of 0 send them to minus infinity. So the
 floor is part of the method, not a detail. All clients start from the same coefficients; then theta_i is a common vector
 plus a combination of the client's own directions in every step, and a step costs two products with the directions.
 
-The paper's Algorithms 4 and 7: clients send their coefficients, the server clusters them, T times.
-
-Both objectives with the minus signs that their probabilities need: -log sum_l p_l N(theta; mu_l, s_l^2 I) in (21) and
-(22); all weights of components in logarithms.
-
-A prior learned from messages: in each of T rounds every client sends one clipped, possibly noisy vector.
-
-First rounds: the client's posterior mean minus the prior's mean (EM's step), and what its data say of both variances.
-Last rounds: the variances alone, around the mean that was found, so that the prior's variance includes how far that
-mean is off: a poor mean makes clients trust it less. Everything is in units of the current prior, which is public. The
-server adds momentum, stable for every design because EM's step contracts; EM alone moves little where rows are few.
+A prior learned from messages: in each of T rounds every client sends one clipped, possibly noisy vector. First rounds:
+the client's posterior mean minus the prior's mean (EM's step), and what its data say of the variances. Last rounds: the
+variances alone, around the mean that was learned, so that the prior's variance includes how far that mean is off: a
+poor mean makes clients trust it less. Everything is in units of the current prior, which is public. The server adds
+momentum, stable for every design because EM's step contracts; EM alone moves little where rows are few.
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import log_softmax
 
-from tacit.errors import TacitError
+from tacit.estimation import regression_linear as linear
+from tacit.estimation import regression_logistic as logistic
 from tacit.estimation.messages import Domain, Message, source
-from tacit.estimation.regression_error import pull
-from tacit.estimation.regression_logit import Logits, beliefs, likelihoods, slopes
-from tacit.estimation.regression_model import (
-    LEAST,
+from tacit.estimation.regression_linear import (
     Directions,
     Floats,
     Floor,
-    Ints,
+    Mixed,
     Prior,
-    along,
-    em_step,
-    local,
-    moments,
+    Rows,
     pack,
-    pooled,
-    posterior,
     segments,
     spread,
     unpack,
 )
+from tacit.estimation.regression_logistic import Belief, Logits
 
-Point = NDArray[np.float64]
-Step = Callable[[Point], tuple[Point, float]]
-"""A point to a better one, and the height of the point that was given."""
+TINY = 1e-100
+Step = Callable[[Floats], tuple[Floats, float]]
+"""A point to a better one, and the height of the point that it was."""
+Advance = Callable[[Prior, Floor], tuple[Prior, float]]
+"""EM's next prior, no variance below its floor, and the log-likelihood of the one before."""
+
+
+class KnownPrior(NamedTuple):
+    """What is known of the prior; None is to be learned."""
+
+    mean: Floats | None = None
+    prior: float | None = None
+    noise: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.mean is not None and self.prior is not None and self.noise is not None
+
+    def fix(self, learned: Prior) -> Prior:
+        """`learned`, except for what is known."""
+        return Prior(
+            learned.weights,
+            learned.means if self.mean is None else self.mean[None],
+            learned.variances if self.prior is None else np.array([self.prior]),
+            learned.noise if self.noise is None else self.noise,
+        )
+
+
+class Evidence(NamedTuple):
+    """What clients know under the current prior. Stays with them; a message is made of it."""
+
+    shift: Floats  # [clients, d], posterior mean minus the prior's mean
+    decided: Floats  # [clients, 1], the share of its coefficients that a client's data decide, between 0 and 1
+    slope: Floats  # [clients, v], by how much the data ask for more of each variance, relative, at most about 1
+    weight: Floats  # [clients, v * v], information about the logarithms of the variances, entries at most 1
+
+
+Expect = Callable[[Floats, Floats], Evidence]
+
+
+class Summary(NamedTuple):
+    """Each client's coefficients under a prior of one component, and the expected errors."""
+
+    estimates: Floats
+    mse: Floats
+    variance: Floats  # of each coefficient
+    global_mse: Floats
+
+
+class RegressionModel(Protocol):
+    """What learning asks of the data, whatever the targets are."""
+
+    @property
+    def directions(self) -> Directions: ...
+    def start(self, known: KnownPrior) -> Prior:
+        """A prior of one component from which to start."""
+        ...
+
+    def em(self) -> Advance: ...
+    def evidence(self, known: KnownPrior) -> Expect:
+        """What clients would put into a message, for any prior."""
+        ...
+
+    def push(self, position: Floats) -> Floats:
+        """Gradient of each client's log-likelihood along its directions, at a position along them, times the noise."""
+        ...
+
+    def softness(self, noise: float) -> float:
+        """The curvature of a client's loss is at most its largest squared singular value over this."""
+        ...
+
+    def noise_slope(self, position: Floats, noise: float) -> float: ...
+    def noise(self, theta: Floats) -> float: ...
+    def alone(self) -> Floats:
+        """Each client's coefficients without the others."""
+        ...
+
+    def begin(self, noise: float) -> Floats: ...
+    def fit_at(self, mean: Floats, noise: float) -> Floats: ...
+    def mix(self, prior: Prior) -> Mixed: ...
+    def summary(self, prior: Prior, mean_learned: bool) -> Summary: ...
+    def local_mse(self, prior: Prior) -> Floats: ...
 
 
 class Climb(NamedTuple):
-    point: Point
+    point: Floats
     heights: list[float]  # never falls
     steps: int  # calls of the map
     converged: bool
 
 
-def climb(step: Step, start: Point, tolerance: float, most: int) -> Climb:
-    """Steps and leaps until one leap gains less than `tolerance`, or `most` steps were made."""
-    here, heights, made = start, [], 0
-    while made < most:
+def climb(step: Step, start: Floats, tolerance: float, most: int) -> Climb:
+    """Steps and leaps until one leap gains less than `tolerance`, or `most` steps were taken."""
+    here, heights, steps = start, [], 0
+    while steps < most:
         first, height = step(here)
         heights.append(height)
         second, better = step(first)
-        made += 2
+        steps += 2
         if _settled(heights, better, tolerance):
-            return Climb(second, [*heights, better], made, True)
+            return Climb(second, [*heights, better], steps, True)
         leap = _leap(here, first, second)
         landed, level = step(leap)
-        made += 1
+        steps += 1
         here = landed if np.isfinite(level) and level >= better else second
-    return Climb(here, [*heights, step(here)[1]], made, False)
+    return Climb(here, [*heights, step(here)[1]], steps, False)
 
 
 def _settled(heights: list[float], better: float, tolerance: float) -> bool:
@@ -90,7 +151,7 @@ def _settled(heights: list[float], better: float, tolerance: float) -> bool:
     return gained < tolerance
 
 
-def _leap(here: Point, first: Point, second: Point) -> Point:
+def _leap(here: Floats, first: Floats, second: Floats) -> Floats:
     pace, bend = first - here, second - 2 * first + here
     curved = float(np.linalg.norm(bend))
     if curved == 0:
@@ -99,12 +160,24 @@ def _leap(here: Point, first: Point, second: Point) -> Point:
     return here + 2 * length * pace + length**2 * bend
 
 
-class Descent(NamedTuple):
-    """theta_i = common + own combination of the client's directions."""
+def floor_under(start: Prior, share: float) -> Floor:
+    return Floor(max(share * float(start.variances.min()), TINY), max(share * start.noise, TINY))
 
-    prior: Prior
-    common: Floats  # [d]
-    own: Floats  # [directions]
+
+def learn_em(
+    model: RegressionModel, known: KnownPrior, start: Prior, floor: Floor, tolerance: float, most: int
+) -> Climb:
+    """Maximum likelihood of the targets, what is known held fixed; `unpack` reads the point.
+
+    The likelihood never falls. Stops where a leap gains less than `tolerance` a row.
+    """
+    k, advance = len(start.weights), model.em()
+
+    def step(point: Floats) -> tuple[Floats, float]:
+        after, height = advance(known.fix(unpack(point, k, floor)), floor)
+        return pack(known.fix(after)), height
+
+    return climb(step, pack(start), tolerance * int(model.directions.sizes.sum()), most)
 
 
 class Rates(NamedTuple):
@@ -115,258 +188,37 @@ class Rates(NamedTuple):
 
 
 def descend(
-    data: Directions,
-    start: Prior,
-    floor: Floor,
-    step: float,
-    steps: int,
-    scaled: bool,
-    hold: Callable[[Prior], Prior],
-) -> Descent:
-    """`steps` rounds of Algorithm 2. Neither variance ever falls below its floor; `hold` puts back what is known."""
-    state = Descent(start, start.means[0].copy(), np.zeros(len(data.length)))
+    model: RegressionModel, known: KnownPrior, start: Prior, floor: Floor, step: float, steps: int, scaled: bool
+) -> tuple[Prior, Floats]:
+    """Algorithms 2 and 3, the latter with (theta - mu) / s^2 in the gradient, as (20) has it; what is known stays.
+
+    Neither variance falls below its floor. `step` is relative to the curvature in each argument, or, not scaled, the
+    same for all as printed. The prior, and the coefficients of the last round.
+    """
+    data, prior, common, offset = model.directions, start, start.means[0].copy(), np.zeros(len(model.directions.length))
+    m, d = len(data.sizes), len(common)
     for _ in range(steps):
-        rates = _rates(data, state.prior, step) if scaled else Rates(step, step, step, step)
-        state = _round(data, state, floor, rates)
-        state = state._replace(prior=hold(state.prior))
-    return state
+        mean, s, noise = prior.means[0], float(prior.variances[0]), prior.noise
+        rate = _rates(model, prior, step) if scaled else Rates(step, step, step, step)
+        position = data.basis @ common + offset
+        centre = common + offset @ data.basis / m
+        distance = ((mean - common) ** 2).sum() + (offset**2).sum() / m - 2 * (centre - common) @ (mean - common)
+        new_s = s - rate.prior * (d / (2 * s) - distance / (2 * s**2))
+        new_noise = noise - rate.noise * model.noise_slope(position, noise)
+        new_mean = (mean - rate.mean * (mean - centre) / s)[None]
+        variances = np.maximum([new_s], floor.prior)
+        prior = known.fix(Prior(np.ones(1), new_mean, variances, max(float(new_noise), floor.noise)))
+        common = common + rate.theta * (mean - common) / s
+        offset = offset + rate.theta * (model.push(position) / noise - offset / s)
+    return prior, common + spread(data, offset)
 
 
-def _rates(data: Directions, prior: Prior, step: float) -> Rates:
-    """`step` over the curvature of (19) in each argument: with 1, mean and variances jump to their optimum."""
-    s, d, n = float(prior.variances[0]), data.basis.shape[1], float(data.sizes.mean())
-    steepest = float(data.length.max(initial=0.0)) ** 2 / prior.noise + 1 / s
+def _rates(model: RegressionModel, prior: Prior, step: float) -> Rates:
+    """`step` over the curvature in each argument: with 1, mean and variances jump to their optimum."""
+    data, s = model.directions, float(prior.variances[0])
+    steepest = float(data.length.max(initial=0.0)) ** 2 / model.softness(prior.noise) + 1 / s
+    d, n = data.basis.shape[1], float(data.sizes.mean())
     return Rates(step / steepest, step * s, step * 2 * s**2 / d, step * 2 * prior.noise**2 / n)
-
-
-def _round(data: Directions, state: Descent, floor: Floor, rate: Rates) -> Descent:
-    (_, means, variances, noise), common, own = state
-    mean, s, m, d = means[0], float(variances[0]), len(data.sizes), len(common)
-    left = data.answer - data.length * (data.basis @ common + own)
-    centre = common + own @ data.basis / m
-    distance = ((mean - common) ** 2).sum() + (own**2).sum() / m - 2 * (centre - common) @ (mean - common)
-    error, n = float(data.rest.sum() + (left**2).sum()) / m, float(data.sizes.mean())
-    new_s = s - rate.prior * (d / (2 * s) - distance / (2 * s**2))
-    new_noise = noise - rate.noise * (n / (2 * noise) - error / (2 * noise**2))
-    prior = Prior(
-        np.ones(1),
-        (mean - rate.mean * (mean - centre) / s)[None],
-        np.maximum([new_s], floor.prior),
-        max(float(new_noise), floor.noise),
-    )
-    return Descent(
-        prior,
-        common + rate.theta * (mean - common) / s,
-        own + rate.theta * (data.length * left / noise - own / s),
-    )
-
-
-class Task(Protocol):
-    """What Algorithms 4 and 7 ask of the data."""
-
-    @property
-    def directions(self) -> Directions: ...
-    def alone(self) -> Floats: ...
-    def begin(self, noise: float) -> Floats: ...
-    def fit_at(self, mean: Floats, noise: float) -> Floats: ...
-    def slope(self, theta: Floats, noise: float) -> Floats: ...
-    def steepness(self, noise: float) -> Floats: ...
-    def noise(self, theta: Floats) -> float: ...
-
-
-class LinearTask(NamedTuple):
-    directions: Directions
-    local_variance: float = 1.0
-
-    def alone(self) -> Floats:
-        return local(self.directions)
-
-    def begin(self, noise: float) -> Floats:
-        """Each client's own estimate under N(0, local_variance I): a pseudo-inverse has outliers, k-means' prey."""
-        data = self.directions
-        return spread(data, data.length * data.answer / (data.length**2 + noise / self.local_variance))
-
-    def fit_at(self, mean: Floats, noise: float) -> Floats:
-        return -self._errors(np.broadcast_to(mean, (len(self.directions.sizes), len(mean)))) / (2 * noise)
-
-    def slope(self, theta: Floats, noise: float) -> Floats:
-        return spread(self.directions, self.directions.length * self._left(theta)) / noise
-
-    def steepness(self, noise: float) -> Floats:
-        return _longest(self.directions) ** 2 / noise
-
-    def noise(self, theta: Floats) -> float:
-        return float(self._errors(theta).sum() / self.directions.sizes.sum())
-
-    def _left(self, theta: Floats) -> Floats:
-        return self.directions.answer - self.directions.length * along(self.directions, theta)
-
-    def _errors(self, theta: Floats) -> Floats:
-        data = self.directions
-        return data.rest + np.bincount(data.owner, self._left(theta) ** 2, minlength=len(data.sizes))
-
-
-def _longest(data: Directions) -> Floats:
-    """The largest singular value of each client's rows, [clients, 1]: known to the client alone."""
-    out = np.zeros(len(data.sizes))
-    np.maximum.at(out, data.owner, data.length)
-    return out[:, None]
-
-
-class LogisticTask(NamedTuple):
-    logits: Logits
-    local_variance: float = 1.0
-
-    @property
-    def directions(self) -> Directions:
-        return self.logits.directions
-
-    def alone(self) -> Floats:
-        zero = np.zeros(self.directions.basis.shape[1])
-        return spread(self.directions, beliefs(self.logits, zero, self.local_variance, nodes=1).shift)
-
-    def begin(self, noise: float) -> Floats:
-        return self.alone()
-
-    def fit_at(self, mean: Floats, noise: float) -> Floats:
-        return likelihoods(self.logits, mean)
-
-    def slope(self, theta: Floats, noise: float) -> Floats:
-        return spread(self.directions, slopes(self.logits, along(self.directions, theta)))
-
-    def steepness(self, noise: float) -> Floats:
-        return _longest(self.directions) ** 2 / 4
-
-    def noise(self, theta: Floats) -> float:
-        return 1.0
-
-
-class Post(NamedTuple):
-    """How coefficients travel to the server: as they are, or clipped to `radius` and sent as messages."""
-
-    message: Message | None
-    radius: float
-    rounds: int
-    seed: int | None
-
-    def send(self, theta: Floats, at: int) -> tuple[Floats, float]:
-        """What the server gets, and the variance that the message adds to each entry."""
-        if self.message is None:
-            return theta, 0.0
-        sender, domain = self.message.repeated(self.rounds), Domain(self.radius, dimension=theta.shape[1])
-        if sender.server_std(domain) > 0:
-            raise TacitError(
-                "clustering reads single messages, which a trusted server's noise does not cover: use LocalGaussian"
-            )
-        return sender.send(theta, domain, source(self.seed, "regression/theta", at)), sender.variance(domain)
-
-
-def cluster(points: Floats, k: int, centres: Floats | None, seed: int, added: float, floor: float) -> Prior:
-    """k-means of the points, from `centres` if given; variances without what messages `added`, not below the floor.
-
-    Groups that are no more than the messages' own noise cut in pieces are refused.
-    """
-    labels, means = _k_means(points, k, centres, seed)
-    counts, d = np.maximum(np.bincount(labels, minlength=k), 1), points.shape[1]
-    inside = np.bincount(labels, ((points - means[labels]) ** 2).sum(axis=1), minlength=k) / counts / d
-    if k > 1 and counts @ inside / counts.sum() < (1 - 0.3 / d) * added:
-        raise TacitError(
-            f"noise of {added**0.5:.3g} an entry drowns {k} groups: use more epsilon, a smaller radius, fewer rounds"
-        )
-    return Prior(counts / counts.sum(), means, np.maximum(inside - added, floor), 1.0)
-
-
-def _k_means(points: Floats, k: int, centres: Floats | None, seed: int) -> tuple[Ints, Floats]:
-    """Scikit-learn's; fewer distinct points than k are no error: some centres are then the same."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    init, times = ("k-means++", 3) if centres is None else (centres, 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        found = KMeans(k, init=init, n_init=times, random_state=seed).fit(points)  # type: ignore[arg-type]
-    return np.asarray(found.labels_, dtype=np.int64), np.asarray(found.cluster_centers_, dtype=np.float64)
-
-
-def shares_at(theta: Floats, prior: Prior) -> Floats:
-    """Probability of each component given coefficients, [clients, k]; no distance is too large."""
-    d = theta.shape[1]
-    far = np.stack([((theta - mean) ** 2).sum(axis=1) for mean in prior.means], axis=1)
-    logs = np.log(np.maximum(prior.weights, LEAST)) - d / 2 * np.log(prior.variances) - far / (2 * prior.variances)
-    return np.exp(log_softmax(logs, axis=1))
-
-
-def toward_prior(theta: Floats, prior: Prior) -> Floats:
-    """Gradient of log sum_l p_l N(theta; mu_l, s_l^2 I)."""
-    share = shares_at(theta, prior) / prior.variances
-    return share @ prior.means - share.sum(axis=1, keepdims=True) * theta
-
-
-class Rounds(NamedTuple):
-    k: int
-    post: Post
-    noise: float
-    noise_known: bool
-    floor: float | None  # None: a tenth of the least variance inside the first clusters
-    step: float
-    local_steps: int
-
-
-class Clustered(NamedTuple):
-    prior: Prior
-    theta: Floats
-    floor: Floor
-
-
-def rounds(task: Task, plan: Rounds, discrete: bool) -> Clustered:
-    """T messages a client, the first from its data alone; a clustering and a step of every client after each.
-
-    Clients' steps: Algorithm 7 if `discrete` (weighted centres), else Algorithm 4 (gradient steps).
-    """
-    theta, noise, prior, floor = task.begin(plan.noise), plan.noise, None, plan.floor or LEAST
-    for at in range(plan.post.rounds):
-        sent, added = plan.post.send(theta, at)
-        prior = cluster(sent, plan.k, None if prior is None else prior.means, at, added, floor)
-        if at == 0 and plan.floor is None:
-            floor = max(0.1 * float(prior.variances.min()), 1e-10)
-        prior = prior._replace(noise=noise, variances=np.maximum(prior.variances, floor))
-        theta = _recentred(task, prior, plan.step) if discrete else _descended(task, prior, theta, plan)
-        if not plan.noise_known:
-            noise = max(task.noise(theta), 0.1 * plan.noise)
-    assert prior is not None  # at least one round
-    return Clustered(prior, theta, Floor(floor, 0.1 * plan.noise))
-
-
-def _recentred(task: Task, prior: Prior, step: float) -> Floats:
-    """Centres weighted by how well they explain the client's data, and `step` of a gradient step on its own loss.
-
-    As printed there is no such step: then centres are averages of averages of centres, and run into one another.
-    """
-    theta = discrete_shares(task, prior) @ prior.means
-    steep = task.steepness(prior.noise)
-    return theta + step / np.where(steep > 0, steep, 1.0) * task.slope(theta, prior.noise) if step > 0 else theta
-
-
-def _descended(task: Task, prior: Prior, theta: Floats, plan: Rounds) -> Floats:
-    """Gradient steps on f_i(theta) - log sum_l p_l N(theta; mu_l, s_l^2 I), each client at a rate of its own."""
-    rate = plan.step / (task.steepness(prior.noise) + 1 / float(prior.variances.min()))
-    for _ in range(plan.local_steps):
-        theta = theta + rate * (task.slope(theta, prior.noise) + toward_prior(theta, prior))
-    return theta
-
-
-def discrete_shares(task: Task, prior: Prior) -> Floats:
-    fits = np.stack([task.fit_at(mean, prior.noise) for mean in prior.means], axis=1)
-    return np.exp(log_softmax(np.log(np.maximum(prior.weights, LEAST)) + fits, axis=1))
-
-
-class Evidence(NamedTuple):
-    """What clients know under the current prior. Stays with them; a message is made of it."""
-
-    shift: Floats  # [clients, d], posterior mean minus the prior's mean
-    own: Floats  # [clients, 1], the share of its coefficients that a client's data decide, between 0 and 1
-    slope: Floats  # [clients, v], by how much the data ask for more of each variance, relative, at most about 1
-    weight: Floats  # [clients, v * v], information about the logarithms of the variances, entries at most 1
 
 
 class Learned(NamedTuple):
@@ -395,9 +247,6 @@ class _Walk(NamedTuple):
     speed: Floats
     momenta: list[float]
     spent: list[float]
-
-
-Expect = Callable[[Floats, Floats], Evidence]
 
 
 def learn(expect: Expect, start: Learned, letters: Letters, mean_known: bool) -> Learned:
@@ -471,83 +320,179 @@ def _shrunk(moved: Floats, variance: float) -> tuple[Floats, float]:
     return keep * moved, keep * variance
 
 
-TINY = 1e-100
+class LinearModel(NamedTuple):
+    directions: Directions
+    local_variance: float = 1.0
 
+    def start(self, known: KnownPrior) -> Prior:
+        """Pooled least squares and moments: consistent, so that what follows has little left to do."""
+        mean = linear.pooled(self.directions) if known.mean is None else known.mean
+        prior, noise = linear.moments(self.directions, mean)
+        return known.fix(Prior(np.ones(1), mean[None], np.array([max(prior, TINY)]), max(noise, TINY)))
 
-class Given(NamedTuple):
-    """What is known of the prior; None is to be learned."""
+    def em(self) -> Advance:
+        return lambda prior, floor: linear.em_step(self.directions, prior, floor)
 
-    mean: Floats | None = None
-    prior: float | None = None
-    noise: float | None = None
+    def evidence(self, known: KnownPrior) -> Expect:
+        """Squared surprises are 1 + p a + (1 - p) b times what the prior expects, if its variance is too small by a and
+        the noise by b (in logarithms), p the pull of a direction: slope = weight times (a, b) on average."""
+        data = self.directions
 
-    @property
-    def complete(self) -> bool:
-        return self.mean is not None and self.prior is not None and self.noise is not None
+        def expect(mean: Floats, variances: Floats) -> Evidence:
+            assumed = known.fix(Prior(np.ones(1), mean[None], variances[:1], float(variances[1])))
+            now = linear.posterior(data, assumed)
+            p, ratio = linear.pull(data, assumed), now.surprise[:, 0] ** 2 / now.total[:, 0] - 1
+            left, q, n = data.sizes - data.ranks, 1 - p, data.sizes
+            more = [
+                segments(p * ratio, data.starts),
+                segments(q * ratio, data.starts) + data.rest / assumed.noise - left,
+            ]
+            both = segments(p * q, data.starts)
+            weight = [segments(p**2, data.starts), both, both, segments(q**2, data.starts) + left]
+            slope = np.stack(more, axis=1) / n[:, None]
+            slope[:, np.array([known.prior is not None, known.noise is not None])] = 0.0
+            decided = segments(p, data.starts) / len(mean)
+            weights = np.stack(weight, axis=1) / n[:, None]
+            return Evidence(spread(data, now.shift[:, 0]), decided[:, None], slope, weights)
 
-    def over(self, learned: Prior) -> Prior:
-        """`learned`, except for what is given."""
-        return Prior(
-            learned.weights,
-            learned.means if self.mean is None else self.mean[None],
-            learned.variances if self.prior is None else np.array([self.prior]),
-            learned.noise if self.noise is None else self.noise,
+        return expect
+
+    def push(self, position: Floats) -> Floats:
+        return self.directions.length * self._left(position)
+
+    def softness(self, noise: float) -> float:
+        return noise
+
+    def noise_slope(self, position: Floats, noise: float) -> float:
+        m, n = len(self.directions.sizes), float(self.directions.sizes.mean())
+        error = float(self.directions.rest.sum() + (self._left(position) ** 2).sum()) / m
+        return n / (2 * noise) - error / (2 * noise**2)
+
+    def noise(self, theta: Floats) -> float:
+        return float(self._errors(theta).sum() / self.directions.sizes.sum())
+
+    def alone(self) -> Floats:
+        return linear.local(self.directions)
+
+    def begin(self, noise: float) -> Floats:
+        """Each client's own estimate under N(0, local_variance I): a pseudo-inverse has outliers, k-means' prey."""
+        data = self.directions
+        return spread(data, data.length * data.answer / (data.length**2 + noise / self.local_variance))
+
+    def fit_at(self, mean: Floats, noise: float) -> Floats:
+        return -self._errors(np.broadcast_to(mean, (len(self.directions.sizes), len(mean)))) / (2 * noise)
+
+    def mix(self, prior: Prior) -> Mixed:
+        return linear.linear_mix(self.directions, prior)
+
+    def summary(self, prior: Prior, mean_learned: bool) -> Summary:
+        """With a learned mean the errors include that it is not known exactly."""
+        data, doubt = self.directions, linear.mean_covariance(self.directions, prior) if mean_learned else None
+        mse, variance = linear.posterior_mse(data, prior), linear.coordinate_variance(data, prior)
+        if doubt is not None:
+            mse, variance = (
+                mse + linear.mean_error(data, prior, doubt),
+                variance + linear.mean_coordinate_error(data, prior, doubt),
+            )
+        return Summary(linear.estimates(data, prior), mse, variance, linear.global_mse(data, prior, doubt))
+
+    def local_mse(self, prior: Prior) -> Floats:
+        return linear.local_mse(self.directions, prior)
+
+    def _left(self, position: Floats) -> Floats:
+        return self.directions.answer - self.directions.length * position
+
+    def _errors(self, theta: Floats) -> Floats:
+        data = self.directions
+        return data.rest + np.bincount(
+            data.owner, self._left(linear.along(data, theta)) ** 2, minlength=len(data.sizes)
         )
 
 
-def starting(data: Directions, given: Given) -> Prior:
-    """Pooled least squares and moments: consistent, so that what follows has little left to do."""
-    mean = pooled(data) if given.mean is None else given.mean
-    prior, noise = moments(data, mean)
-    return given.over(Prior(np.ones(1), mean[None], np.array([max(prior, TINY)]), max(noise, TINY)))
+class LogisticModel(NamedTuple):
+    logits: Logits
+    rows: Rows
+    local_variance: float = 1.0
+
+    @property
+    def directions(self) -> Directions:
+        return self.logits.directions
+
+    def start(self, known: KnownPrior) -> Prior:
+        unit = logistic.unit_variance(self.rows)
+        mean = logistic.pooled_logit(self.rows, 100 * unit) if known.mean is None else known.mean
+        return known.fix(Prior(np.ones(1), mean[None], np.array([unit]), 1.0))
+
+    def em(self) -> Advance:
+        """Each E-step starts where the last one ended."""
+        warm: list[list[Belief] | None] = [None]
+
+        def advance(prior: Prior, floor: Floor) -> tuple[Prior, float]:
+            now = logistic.logit_posterior(self.logits, prior, warm[0])
+            warm[0] = now.beliefs
+            return logistic.logit_em_step(self.logits, prior, now, floor), float(now.log_likelihood.sum())
+
+        return advance
+
+    def evidence(self, known: KnownPrior) -> Expect:
+        """Its fixed point is that of MacKay's evidence update."""
+        data, warm = self.directions, list[Belief | None]([None])
+
+        def expect(mean: Floats, variances: Floats) -> Evidence:
+            s = float(variances[0]) if known.prior is None else known.prior
+            belief = logistic.beliefs(self.logits, mean, s, warm[0])
+            warm[0] = belief
+            pulls, rank = 1 - belief.variance / s, np.maximum(data.ranks, 1)
+            slope = segments(belief.shift**2 / s - pulls, data.starts) / rank
+            weight = segments(pulls**2, data.starts) / rank
+            free = 0.0 if known.prior is not None else 1.0
+            decided = segments(pulls, data.starts) / len(mean)
+            return Evidence(spread(data, belief.shift), decided[:, None], free * slope[:, None], weight[:, None])
+
+        return expect
+
+    def push(self, position: Floats) -> Floats:
+        return logistic.slopes(self.logits, position)
+
+    def softness(self, noise: float) -> float:
+        return 4.0
+
+    def noise_slope(self, position: Floats, noise: float) -> float:
+        return 0.0
+
+    def noise(self, theta: Floats) -> float:
+        return 1.0
+
+    def alone(self) -> Floats:
+        zero = np.zeros(self.directions.basis.shape[1])
+        return spread(self.directions, logistic.beliefs(self.logits, zero, self.local_variance, nodes=1).shift)
+
+    def begin(self, noise: float) -> Floats:
+        return self.alone()
+
+    def fit_at(self, mean: Floats, noise: float) -> Floats:
+        return logistic.likelihoods(self.logits, mean)
+
+    def mix(self, prior: Prior) -> Mixed:
+        return logistic.logistic_mix(self.logits, prior)
+
+    def summary(self, prior: Prior, mean_learned: bool) -> Summary:
+        mean, s, data = prior.means[0], float(prior.variances[0]), self.directions
+        belief = logistic.beliefs(self.logits, mean, s)
+        variance = np.maximum(s - spread(data, s - belief.variance, squared=True), 0.0)
+        return Summary(
+            mean + spread(data, belief.shift), belief.trace, variance, np.full(len(data.sizes), len(mean) * s)
+        )
+
+    def local_mse(self, prior: Prior) -> Floats:
+        components = zip(prior.weights, prior.means, prior.variances, strict=True)
+        errors = [
+            w * logistic.local_logit_mse(self.logits, mean, float(s), self.local_variance) for w, mean, s in components
+        ]
+        return np.sum(errors, axis=0)
 
 
-def floor_under(start: Prior, share: float) -> Floor:
-    return Floor(max(share * float(start.variances.min()), TINY), max(share * start.noise, TINY))
-
-
-def learn_em(data: Directions, given: Given, start: Prior, floor: Floor, tolerance: float, most: int) -> Climb:
-    """Maximum likelihood of the targets, what is given held fixed; `unpack` reads the point.
-
-    The likelihood never falls. Stops where a leap gains less than `tolerance` a row.
-    """
-    k = len(start.weights)
-
-    def step(point: Floats) -> tuple[Floats, float]:
-        after, height = em_step(data, given.over(unpack(point, k, floor)), floor)
-        return pack(given.over(after)), height
-
-    return climb(step, pack(start), tolerance * int(data.sizes.sum()), most)
-
-
-def learn_gradient(
-    data: Directions, given: Given, start: Prior, floor: Floor, step: float, steps: int, scaled: bool
-) -> tuple[Prior, Floats]:
-    """Algorithm 2, what is given held fixed: the prior, and the coefficients of the last round."""
-    end: Descent = descend(data, start, floor, step, steps, scaled, given.over)
-    return end.prior, end.common + spread(data, end.own)
-
-
-def evidence_of(data: Directions, given: Given) -> Expect:
-    """What clients would put into a message, for any prior.
-
-    Squared surprises are 1 + p a + (1 - p) b times what the prior expects, if its variance is too small by a and the
-    noise by b (in logarithms), p the pull of a direction: slope = weight times (a, b) on average.
-    """
-
-    def expect(mean: Floats, variances: Floats) -> Evidence:
-        assumed = given.over(Prior(np.ones(1), mean[None], variances[:1], float(variances[1])))
-        now = posterior(data, assumed)
-        p, ratio = pull(data, assumed), now.surprise[:, 0] ** 2 / now.total[:, 0] - 1
-        left, q, n = data.sizes - data.ranks, 1 - p, data.sizes
-        more = [segments(p * ratio, data.starts), segments(q * ratio, data.starts) + data.rest / assumed.noise - left]
-        both = segments(p * q, data.starts)
-        weight = [segments(p**2, data.starts), both, both, segments(q**2, data.starts) + left]
-        slope = np.stack(more, axis=1) / n[:, None]
-        known = np.array([given.prior is not None, given.noise is not None])
-        slope[:, known] = 0.0
-        own = segments(p, data.starts) / len(mean)
-        weights = np.stack(weight, axis=1) / n[:, None]
-        return Evidence(spread(data, now.shift[:, 0]), own[:, None], slope, weights)
-
-    return expect
+def model_of(task: str, rows: Rows, local_variance: float = 1.0) -> RegressionModel:
+    if task == "linear":
+        return LinearModel(linear.decompose(rows), local_variance)
+    return LogisticModel(logistic.prepare(rows), rows, local_variance)

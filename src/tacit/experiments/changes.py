@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.privacy.ledger.statement import Moved, moved, shown
-from tacit.privacy.level_periods import LevelPeriod, Stays, once_open
+from tacit.privacy.membership import LevelPeriod, Stays, once_open
 from tacit.report.earlier_runs import epochs_in
 from tacit.report.integrity import open_ledger
 from tacit.report.run_folder import ledger_in

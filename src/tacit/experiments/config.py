@@ -38,7 +38,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
-PLANS: Final[Registry[Any]] = Registry("plan", "tacit.mechanisms", MECHANISMS.own)
+PLANS: Final[Registry[Any]] = MECHANISMS
 NOT_IN_RESULT: Final = (
     ("name",),
     ("purpose",),

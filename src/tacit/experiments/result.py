@@ -32,9 +32,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """A run that has ended. `stopped` says why it ended early; None if it did not.
+    """A run that has ended, as `train` gives it.
 
-    Scores, metrics and the table's accuracies are simulation only.
+    `print(result)` is its summary; `save_html` and `save_png` write it down.
+
+    Scores, metrics and the table's accuracies are simulation only: who publishes them has paid nothing for them.
+
+    Args:
+        findings: what is told of the run: facts, tables, guarantees.
+        scores: of every client's models at the end.
+        stopped: why it ended early; None if it did not.
+        folder: where it is kept; None if nowhere.
+        run: its last state.
+        parts: what it was trained from.
+
+    >>> import tacit
+    >>> hasattr(tacit.Result, "save_html")
+    True
     """
 
     findings: RunSummary

@@ -55,12 +55,37 @@ def train(
 ) -> Result:
     """Trains from the model's current parameters until the last round or a spent budget.
 
-    A class or a function is called for the model, under `training.seed`: its start is then that of the seed.
+    What is charged to a level or a client is in the ledger before anything is computed, and the round that would exceed
+    a budget does not happen.
 
-    With a `folder` the run is kept on disk and can go on after an interruption with `resume=True`, to the same result;
-    a folder that holds another run is refused. Ctrl-C once ends the run after its round, twice at once.
-    `performance` says how it uses the machine, and may be another when it goes on. `callbacks` look on, and may end it
-    (`tacit.Callback`, `tacit.EarlyStopping`, trackers).
+    Args:
+        federation: the clients' data.
+        model: a torch module; or a class or function that is called for one under `training.seed`, so that its start is
+            that of the seed.
+        method: how clients and server learn, for example `tacit.Ditto()`.
+        privacy: the plan, the levels, and who chose which.
+        training: rounds, who is asked, batches, seed.
+        folder: the run is kept there and can go on after an interruption. Ctrl-C once ends it after its round, twice at
+            once.
+        schedule: when to evaluate and to checkpoint.
+        performance: how it uses the machine; may be another when it goes on.
+        resume: go on with the run in `folder`, to the same result.
+        progress: show how it goes on stderr.
+        callbacks: look on, and may end it (`tacit.Callback`, `tacit.EarlyStopping`, trackers).
+
+    Returns:
+        The models, scores, tables and guarantees. `print(result)` is the summary in words.
+
+    Raises:
+        TacitError: a combination whose guarantee would not hold, a folder that holds another run, or a value that does
+            not fit.
+
+    >>> import tacit
+    >>> data = tacit.load("digits", clients=6, classes_each=2)
+    >>> training = tacit.Training(rounds=1, rate=0.5)
+    >>> result = tacit.train(data, tacit.models.MLP(64, 10, (4,)), tacit.FedAvg(), training=training, progress=False)
+    >>> result.stopped is None
+    True
     """
     parts = Parts(federation, models.start(model, training.seed), method, privacy, training, schedule, performance)
     path = None if folder is None else Path(folder)

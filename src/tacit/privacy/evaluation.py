@@ -78,12 +78,14 @@ class Evaluated(NamedTuple):
     @property
     def beside(self) -> Mapping[str, Mapping[Any, int]]:
         """What all evaluations together will charge to the account that each level's epsilon limits."""
-        plan, found = self.plan, {}
+        plan = self.plan
+        charges: dict[str, dict[Any, int]] = {}
         for place in np.unique(plan.setting.choices.level, return_index=True)[1]:
             account = plan.of(int(place))
             if account is not None and account.event is not None:
-                found[plan.setting.choices.of(int(place)).name] = {account.event: account.count * plan.setting.rounds}
-        return found
+                level = plan.setting.choices.of(int(place)).name
+                charges[level] = {account.event: account.count * plan.setting.rounds}
+        return charges
 
 
 @checked
@@ -152,16 +154,19 @@ def blank() -> Tree:
 def _charged(plan: Plan, choices: Choices, by_record: bool) -> Plan:
     """With the accounts that pay for training: their scopes, their whole epsilon, their unit."""
 
-    def account(given: Account | None, level: Level) -> Account | None:
-        if given is None:
+    def account(charged: Account | None, level: Level) -> Account | None:
+        if charged is None:
             return None
-        whole = replace(given, epsilon=level.epsilon)
+        whole = replace(charged, epsilon=level.epsilon)
         return replace(whole, unit="record", relation="add/remove") if by_record else whole
 
-    own = {level.name: level for level in choices.menu.levels}
-    levels = (account(each, own[each.scope.removeprefix("level:")]) for each in plan.levels)
+    def client(k: int) -> Account | None:
+        return account(plan.client(k), choices.of(k))
+
+    by_name = {level.name: level for level in choices.menu.levels}
+    levels = (account(each, by_name[each.scope.removeprefix("level:")]) for each in plan.levels)
     return replace(
         plan,
         levels=tuple(each for each in levels if each is not None),
-        client=lambda k: account(plan.client(k), choices.of(k)),
+        client=client,
     )

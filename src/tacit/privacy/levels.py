@@ -20,7 +20,25 @@ from tacit.errors import TacitError
 class Level:
     """One entry of the menu: a budget (epsilon, delta), a given noise multiplier, or neither: opted out.
 
-    With both, the noise is the one that is given, and the epsilon a limit: who would pass it is not asked.
+    What a client of the level is promised holds over the whole run, against those whom the plan names. A level without
+    epsilon and noise promises nothing, and every report says so.
+
+    Args:
+        name: by which clients choose it.
+        epsilon: what the whole run may cost a client of this level; the noise is calibrated to it.
+        delta: the chance that epsilon does not hold; well below 1 / (number of clients, or of a client's records).
+        noise: the noise multiplier. With both, the noise is the one that is given, and the epsilon a limit: who would
+            pass it is not asked.
+
+    Raises:
+        TacitError: an epsilon or noise that is not positive, a private level without a delta between 0 and 1, or a
+            delta with nothing that it belongs to.
+
+    >>> import tacit
+    >>> tacit.Level("private", epsilon=4, delta=1e-5).guarantee
+    'epsilon at most 4, delta 1e-05'
+    >>> tacit.Level("open").guarantee
+    'no guarantee: opted out'
     """
 
     name: str
@@ -108,13 +126,23 @@ class Choices:
         return np.array([level.private for level in self.menu.levels])[self.level]
 
     def of(self, client: int) -> Level:
-        return self.menu.levels[self.level[client]]
+        return self.menu.levels[int(self.level[client])]
 
 
 @checked
 @dataclass(frozen=True)
 class Among:
-    """A share of all clients, drawn only from those that hold a class: for skewed choices."""
+    """A share of all clients, drawn only from those that hold a class: for choices that depend on what people have.
+
+    Args:
+        share: of all clients, between 0 and 1.
+        holding: the class, by its number.
+
+    >>> import tacit
+    >>> levels = (tacit.Level("private", epsilon=4, delta=1e-3), tacit.Level("open"))
+    >>> tacit.Privacy(levels=levels, choices={"open": tacit.Among(0.05, holding=7)}).choices["open"]
+    Among(share=0.05, holding=7)
+    """
 
     share: float
     holding: int

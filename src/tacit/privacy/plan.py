@@ -86,6 +86,74 @@ class CalibrationContext(NamedTuple):
         level = self.choices.level if self.asked is None else self.choices.level[self.asked]
         return np.bincount(level, minlength=len(self.choices.menu.levels)).tolist()
 
+    @property
+    def only_level(self) -> Level:
+        """The level that everybody is at, where noise comes in shares: a smaller share would protect others less."""
+        used = [level for level, n in zip(self.choices.menu.levels, self.choices.counts, strict=True) if n]
+        if len(used) != 1 or not used[0].private:
+            names = [level.name for level in used]
+            raise TacitError(f"noise in shares makes one sum, so there is one private level, but clients chose {names}")
+        return used[0]
+
+    def participations(self, asked_for: int | None) -> int:
+        """Those that noise is calibrated to: `asked_for`, or else what 99% of the clients stay below."""
+        if asked_for is not None:
+            if asked_for < 1:
+                raise TacitError(f"participations must be at least 1, not {asked_for}")
+            return asked_for
+        if self.most is not None:
+            return self.most
+        from scipy.stats import binom
+
+        return max(1, int(binom.ppf(0.99, self.rounds, self.rate * (1 - self.drop))))
+
+    def noise(
+        self, level: Level, event_of: Callable[[float], Any], times: int, relation: Relation, units: int
+    ) -> float:
+        """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run.
+
+        The budget is that of all that the level's accounts will be charged, `beside` included.
+        """
+        if not level.private:
+            return 0.0
+        assert level.delta is not None  # a private level has one
+        if level.delta >= 1 / units and not self.allow_large_delta:
+            raise TacitError(
+                f"delta {level.delta:g} of level '{level.name}' is not below 1/{units}: a mechanism could publish "
+                f"somebody's data whole; choose at most {0.1 / units:.1g}, or set allow_large_delta"
+            )
+        if level.noise is not None:
+            return level.noise
+        assert level.epsilon is not None
+        beside = self.beside.get(level.name, {})
+        return calibrate(event_of, level.epsilon, level.delta, relation, self.accountant, max(times, 1), beside)
+
+    def central_noise(self, level: Level) -> float:
+        """z of a sum with a trusted server: for all rounds, or for as many as the sampler asks a client in."""
+        population = len(self.ids)
+
+        def event_of(z: float) -> Any:
+            return self.sampler.event(gaussian_event(z), population)
+
+        times = self.rounds if self.most is None else self.most
+        return self.noise(level, event_of, times, self.sampler.relation, population)
+
+    def account_of_each(
+        self, events: Sequence[Any], relation: Relation, count: int = 1
+    ) -> "Callable[[int], Account | None]":
+        """A client's own account, which pays its level's event `count` times a participation; None if that is none."""
+        menu = self.choices.menu.levels
+        accounts = [
+            event and Account.of("", "client", relation, event, count, level)
+            for event, level in zip(events, menu, strict=True)
+        ]
+
+        def client(k: int) -> Account | None:
+            account = accounts[self.choices.level[k]]
+            return account and replace(account, scope=f"client:{self.ids[k]}")
+
+        return client
+
 
 @dataclass(frozen=True)
 class Account:
@@ -98,6 +166,10 @@ class Account:
     count: int
     epsilon: float | None
     delta: float
+
+    @classmethod
+    def of(cls, scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> "Account":
+        return cls(scope, unit, relation, event, count, level.epsilon, level.delta or 0.0)
 
 
 class Words(NamedTuple):
@@ -148,6 +220,14 @@ class Mechanism(ABC):
         return Local(clip, participations=times)
 
 
+def _no_account(client: int) -> None:
+    """A client without an account of its own."""
+
+
+def _no_accounts(cohort: np.ndarray) -> Sequence[Account]:
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What a run may release and its price. `levels` are charged every round, `client` when it takes part."""
@@ -158,9 +238,11 @@ class Plan:
     release: "Release"
     relation: Relation = "add/remove"
     levels: tuple[Account, ...] = ()
-    client: Callable[[int], Account | None] = lambda _: None
-    beside: Callable[[np.ndarray], Sequence[Account]] = lambda _: ()  # charged to be known, without a limit
-    alone: Mapping[Any, int] = field(default_factory=dict)  # what a run costs a client whose own share is all the noise
+    client: Callable[[int], Account | None] = _no_account
+    beside: Callable[[np.ndarray], Sequence[Account]] = _no_accounts  # charged to be known, without a limit
+    alone: Mapping[Any, int] = field(
+        default_factory=dict[Any, int]
+    )  # what a run costs a client whose own share is all the noise
     record: "RecordNoise | None" = None
     project: bool = False  # clip what would be uploaded after every local step, too
     steps: "StepNoise | None" = None
@@ -203,8 +285,8 @@ class Plan:
 
     def of(self, client: int) -> Account | None:
         """What a round costs a client if it is asked: its own account, or that of the level it is at now."""
-        own = self.client(client)
-        return self._by_level.get(self.setting.choices.of(client).name) if own is None else own
+        account = self.client(client)
+        return self._by_level.get(self.setting.choices.of(client).name) if account is None else account
 
     def moved(self, choices: Choices, asked: np.ndarray) -> "Plan":
         """The plan of the rounds after a change of levels: the same noise, weights and divisors of who is asked now."""
@@ -214,9 +296,29 @@ class Plan:
             return plan.exactly()
         return plan.with_fast_noise() if FAST in self.notes else plan
 
+    def by_participation(self) -> "Plan":
+        """The same, whose levels pay for every round, where the sampler limits how often a client takes part.
+
+        A client's contribution enters the sums of its own rounds and no other, and which these are is public: they
+        compose, the other rounds are functions of what was released and of others' data. So each participation is
+        charged to the client, whoever knows of it, and the level owes nothing.
+        """
+        setting, accounts = self.setting, {account.scope: account for account in self.levels}
+        if setting.most is None:
+            return self
+
+        def client(k: int) -> Account | None:
+            account = accounts.get(f"level:{setting.choices.of(k).name}")
+            return account and replace(account, scope=f"client:{setting.ids[k]}")
+
+        note = (
+            f"a client is asked at most {setting.most} times in the run; each is charged, and no sampling is credited"
+        )
+        return replace(self, name=f"{self.name}-rota", levels=(), client=client, notes=(*self.notes, note))
+
     def without_upload(self) -> "Plan":
         """The same for a method that uploads nothing: nothing leaves, so nothing is owed."""
-        return replace(self, uploads=False, levels=(), client=lambda _: None, beside=lambda _: ())
+        return replace(self, uploads=False, levels=(), client=_no_account, beside=_no_accounts)
 
     def with_fast_noise(self) -> "Plan":
         """The same, and it says of its Gaussian noise what it is."""
@@ -257,86 +359,3 @@ def multiplier_of(event: Any) -> float:
     while not hasattr(event, "noise_multiplier"):
         event = event.events[0] if hasattr(event, "events") else event.event
     return float(event.noise_multiplier)
-
-
-def account_for(scope: str, unit: str, relation: Relation, event: Any, count: int, level: Level) -> Account:
-    return Account(scope, unit, relation, event, count, level.epsilon, level.delta or 0.0)
-
-
-def noise_for(
-    level: Level,
-    setting: CalibrationContext,
-    event_of: Callable[[float], Any],
-    times: int,
-    relation: Relation,
-    units: int,
-) -> float:
-    """z of a level: 0 if it opted out, its own if given, or calibrated to its budget over the whole run.
-
-    The budget is that of all that the level's accounts will be charged, `setting.beside` included.
-    """
-    if not level.private:
-        return 0.0
-    assert level.delta is not None  # a private level has one
-    if level.delta >= 1 / units and not setting.allow_large_delta:
-        raise TacitError(
-            f"delta {level.delta:g} of level '{level.name}' is not below 1/{units}: a mechanism could publish "
-            f"somebody's data whole; choose at most {0.1 / units:.1g}, or set allow_large_delta"
-        )
-    if level.noise is not None:
-        return level.noise
-    assert level.epsilon is not None
-    beside = setting.beside.get(level.name, {})
-    return calibrate(event_of, level.epsilon, level.delta, relation, setting.accountant, max(times, 1), beside)
-
-
-def central_noise(level: Level, setting: CalibrationContext) -> float:
-    """z of a sum with a trusted server: for all rounds, or for as many as the sampler asks a client in."""
-    population = len(setting.ids)
-
-    def event_of(z: float) -> Any:
-        return setting.sampler.event(gaussian_event(z), population)
-
-    times = setting.rounds if setting.most is None else setting.most
-    return noise_for(level, setting, event_of, times, setting.sampler.relation, population)
-
-
-def by_participation(plan: Plan) -> Plan:
-    """`plan`, whose levels pay for every round, where the sampler limits how often a client takes part.
-
-    A client's contribution enters the sums of its own rounds and no other, and which these are is public: they compose,
-    the other rounds are functions of what was released and of others' data. So each participation is charged to the
-    client, whoever knows of it, and the level owes nothing.
-    """
-    setting, own = plan.setting, {account.scope: account for account in plan.levels}
-    if setting.most is None:
-        return plan
-
-    def client(k: int) -> Account | None:
-        account = own.get(f"level:{setting.choices.of(k).name}")
-        return account and replace(account, scope=f"client:{setting.ids[k]}")
-
-    said = f"a client is asked at most {setting.most} times in the run; each is charged, and no sampling is credited"
-    return replace(plan, name=f"{plan.name}-rota", levels=(), client=client, notes=(*plan.notes, said))
-
-
-def participations_of(given: int | None, setting: CalibrationContext) -> int:
-    if given is not None:
-        if given < 1:
-            raise TacitError(f"participations must be at least 1, not {given}")
-        return given
-    if setting.most is not None:
-        return setting.most
-    from scipy.stats import binom
-
-    return max(1, int(binom.ppf(0.99, setting.rounds, setting.rate * (1 - setting.drop))))
-
-
-def only_level(setting: CalibrationContext) -> Level:
-    """The level that everybody is at, where noise comes in shares: a smaller share would protect others less."""
-    menu, counts = setting.choices.menu.levels, setting.choices.counts
-    used = [level for level, n in zip(menu, counts, strict=True) if n]
-    if len(used) != 1 or not used[0].private:
-        names = [level.name for level in used]
-        raise TacitError(f"noise in shares makes one sum, so there is one private level, but clients chose {names}")
-    return used[0]

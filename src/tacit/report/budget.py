@@ -121,15 +121,12 @@ def budget(
     """
     _check(delta, rounds, unit, steps, queries, population, allow_large_delta)
     event_of, relation, rate, drawn = _sampling(rate, population, fixed_size, unit, queries)
-    z, z_rdp = noise_multiplier, None
-    if z is None:
-        z = calibrate(event_of, epsilon, delta, relation, "pld", times=rounds * steps)
-        z_rdp = calibrate(event_of, epsilon, delta, relation, "rdp", times=rounds * steps)
-    elif not 0 < z < math.inf:
-        raise TacitError(f"noise multiplier {z} must be a number above 0")
-    event = event_of(z)
+    if noise_multiplier is None:
+        z, z_rdp = (calibrate(event_of, epsilon, delta, relation, by, rounds * steps) for by in ("pld", "rdp"))
+    else:
+        z, z_rdp = _checked_noise(noise_multiplier), None
     counts = sorted({n for n in (1, 10, 100) if n < rounds} | {rounds})
-    prices = tuple(_price(event, n, n * steps, delta, relation) for n in counts)
+    prices = tuple(_price(event_of(z), n, n * steps, delta, relation) for n in counts)
     return BudgetReport(
         delta=delta,
         rate=rate,
@@ -142,6 +139,12 @@ def budget(
         derivation=_derivation(drawn, rounds, steps, queries, unit, relation, z),
         warnings=_warnings(prices[-1], population),
     )
+
+
+def _checked_noise(multiplier: float) -> float:
+    if not 0 < multiplier < math.inf:
+        raise TacitError(f"noise multiplier {multiplier} must be a number above 0")
+    return multiplier
 
 
 def _check(

@@ -95,9 +95,7 @@ def _both(plan: Plan, delta: float) -> dict[str, float]:
 
 
 def _times(plan: Plan) -> int:
-    from tacit.privacy.plan import participations_of
-
-    return participations_of(None, plan.setting)
+    return plan.setting.participations(None)
 
 
 def _facts(plan: Plan, bits: int) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ from tacit.core.contract import Method
 from tacit.errors import StorageError
 from tacit.privacy.accounting.events import describe
 from tacit.privacy.ledger.statement import SIMULATION
-from tacit.privacy.level_periods import Stays, once_open
+from tacit.privacy.membership import Stays, once_open
 from tacit.privacy.plan import Account, Plan
 
 Standing = Literal["protected", "opted out", "no noise", "never asked", "nothing leaves"]

@@ -14,7 +14,7 @@ from tacit.errors import StorageError
 from tacit.privacy.accounting.accountant import Accountant, Relation, answer
 from tacit.privacy.ledger.earlier_events import put_right
 from tacit.privacy.ledger.ledger import Budget, Entry, Ledger
-from tacit.privacy.level_periods import Stays, promise, replayed
+from tacit.privacy.membership import Stays, promise, replayed
 from tacit.report.facts import Facts, Promise
 
 History = frozenset[tuple[Any, int]]

@@ -139,7 +139,22 @@ class RunSummary:
 
 @checked
 def open_run(path: Path | str) -> RunSummary:
-    """A run from its folder, finished or not."""
+    """A run from its folder, finished or not. Every epsilon in it is replayed from its ledger.
+
+    Args:
+        path: the folder that `train(folder=...)` or `tacit run` wrote.
+
+    Returns:
+        Its tables, figures and guarantees, as `Result.findings` has them.
+
+    Raises:
+        TacitError: there is no run in the folder, it ended before its first round, or its ledger is not what it was.
+
+    >>> import tacit
+    >>> tacit.open_run("nowhere")
+    Traceback (most recent call last):
+    tacit.errors.TacitError: there is no run at nowhere: give the folder that `tacit run` printed
+    """
     import pandas as pd
 
     folder = existing(path)

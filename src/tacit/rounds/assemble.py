@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,6 @@ from tacit.core import tree
 from tacit.core.checked import checked
 from tacit.core.contract import Method, Tree
 from tacit.data.dataset import FederatedDataset
-from tacit.data.validate import unknown
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
 from tacit.privacy import mechanisms as plans
@@ -41,10 +40,21 @@ from tacit.simulation.device import device_of
 class Performance:
     """How a run uses the machine. Its result is the same but for the order of floating-point sums, and so is its name.
 
-    `chunk`: so many clients compute at once (None: chosen by size), each chunk in one of `threads` (None: torch's).
-    `engine`: chunks run in threads, or ("ray") on a Ray cluster, with as many workers as `threads` where it starts one.
-    `device`: where clients compute, as torch names it. `compile`: client programs are recorded where that pays
-    ("auto"), never ("off"), or always, and an error says why one cannot be ("require").
+    Args:
+        chunk: so many clients compute at once; None: chosen by size.
+        threads: how many chunks compute side by side; None: as many as torch has.
+        engine: chunks run in threads ("local"), or on a Ray cluster ("ray"), with as many workers as `threads` where it
+            starts one.
+        device: where clients compute, as torch names it.
+        compile: client programs are recorded where that pays ("auto"), never ("off"), or always, and an error says why
+            one cannot be ("require").
+
+    Raises:
+        TacitError: a number below 1, a device that is not there, or Ray with another device than the CPU.
+
+    >>> import tacit
+    >>> tacit.Performance(chunk=64, threads=2).device
+    'cpu'
     """
 
     chunk: int | None = None
@@ -63,7 +73,7 @@ class Performance:
             raise TacitError(f"threads must be at least 1, not {self.threads}; leave it out to use torch's")
 
     @contextmanager
-    def threading(self) -> Iterator[None]:
+    def threading(self) -> Generator[None]:
         """Torch has so many threads meanwhile."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads or before)
@@ -78,7 +88,27 @@ class Performance:
 class Training:
     """How a run goes on: everything that decides its result and is neither data, model, method nor privacy.
 
-    `rate=0.1` is short for `sampler=Poisson(0.1)`, `cohort=50` for `sampler=FixedSize(50)`.
+    Args:
+        rounds: of the whole run; the noise is calibrated to all of them.
+        sampler: who is asked in a round; `rate=0.1` is short for `sampler=Poisson(0.1)`, `cohort=50` for
+            `FixedSize(50)`.
+        batch: rows of a local step.
+        epochs: passes over a client's rows in a round.
+        steps: instead of epochs, as many for every client, however many rows it has.
+        seed: of the start, the draws and, in a simulation, the noise.
+        dtype: of the model, torch.float32 or torch.float64.
+        devices: which of them drop out or do less.
+        chunk: this and what follows is of `Performance` now; taken with a warning.
+        engine: see `chunk`.
+        device: see `chunk`.
+        compile: see `chunk`.
+
+    Raises:
+        TacitError: a number below its least value, steps together with epochs, or a dtype that is not floating-point.
+
+    >>> import tacit
+    >>> tacit.Training(rounds=40, rate=0.25).sampler
+    Poisson(share=0.25)
     """
 
     rounds: int = 100
@@ -126,20 +156,38 @@ class Training:
 @checked
 @dataclass(frozen=True)
 class Privacy:
-    """A plan (or its name), a menu of levels, and the clients' choices: a share for each level, or one for each client.
+    """A plan, a menu of levels, and the clients' choices among them.
 
     Without a plan, levels that promise something are kept by `Grouped`; a menu that promises nothing is `Open`. A level
-    that promises something under `Open`, which adds no noise, is refused where anything is uploaded (`assemble`).
-    A share may be drawn among the clients that hold a class: `{"open": Among(0.05, holding=7)}`. `changes`: who moves
-    to another level after how many rounds, where that is known beforehand; see also `Run.change`.
+    that promises something under `Open`, which adds no noise, is refused where anything is uploaded.
 
-    `noise` of a simulation: "fast" is Gaussian noise on floats, the same but for rounding; "exact" is what a federation
-    adds, discrete Gaussian noise on integers (`privacy/mechanisms/discrete_gaussian.py`). Both are seeded.
+    Args:
+        plan: what may leave a client and how: `Central`, `Grouped`, `Local`, `Record`, `Stepwise`, `Distributed`,
+            `Open`, or the name of one.
+        levels: the menu. Who chooses nothing is at the most private one.
+        choices: a share of the clients for each level, or a level for each client. A share may be drawn among the
+            clients that hold a class: `{"open": Among(0.05, holding=7)}`.
+        accountant: "pld" (tighter) or "rdp".
+        allow_large_delta: accept a delta of 1 / n and more, which a report will say.
+        changes: who moves to another level after how many rounds, where that is known beforehand; see also
+            `Run.change`.
+        evaluation: how members' accuracies are protected in a deployment.
+        noise: of a simulation. "fast" is Gaussian noise on floats, the same but for rounding; "exact" is what a
+            federation adds, discrete Gaussian noise on integers (`privacy/mechanisms/discrete_gaussian.py`). Both are
+            seeded.
+
+    Raises:
+        TacitError: a plan with no level that it protects, or a value that does not fit.
+
+    >>> import tacit
+    >>> levels = (tacit.Level("private", epsilon=4, delta=1e-3), tacit.Level("open"))
+    >>> tacit.Privacy(levels=levels, choices={"open": 0.1}).plan.name
+    'grouped'
     """
 
-    plan: Mechanism = field(default=None, metadata={"short": lambda name: plan_named(name)()})  # type: ignore[assignment]
+    plan: Mechanism = field(default=None, metadata={"short": lambda name: plans.MECHANISMS.find(name)()})  # type: ignore[assignment]
     levels: tuple[Level, ...] = (Level("open"),)
-    choices: Mapping[str, Share | str] = field(default_factory=dict)
+    choices: Mapping[str, Share | str] = field(default_factory=dict[str, Share | str])
     accountant: Accountant = "pld"
     allow_large_delta: bool = False
     changes: tuple[Change, ...] = ()
@@ -164,12 +212,6 @@ class Privacy:
         if chosen:
             return by_client(menu, federation.ids, chosen)
         return by_fraction(menu, federation.clients, shares, seed, federation.class_counts())
-
-
-def plan_named(name: str) -> type[Any]:
-    if name not in plans.MECHANISMS:
-        raise unknown("plan", str(name), plans.MECHANISMS)
-    return plans.MECHANISMS[name]
 
 
 def default_plan(levels: Sequence[Level]) -> Mechanism:
@@ -218,19 +260,10 @@ def assemble(
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     performance = performance or training.performance
-    engine = _kind(performance)(
-        method,
-        task,
-        plan,
-        federation,
-        start,
-        training.seed,
-        chunk=performance.chunk,
-        compile=performance.compile,
-        devices=training.devices,
-        device=device_of(performance.device),
-    )
-    return Assembled(engine, shapes)
+    machine: dict[str, Any] = {"chunk": performance.chunk, "compile": performance.compile}
+    machine |= {"devices": training.devices, "device": device_of(performance.device)}
+    program = _kind(performance)(method, task, plan, federation, start, training.seed, **machine)
+    return Assembled(program, shapes)
 
 
 def _refuse_empty_promises(privacy: Privacy) -> None:

@@ -31,9 +31,20 @@ from tacit.simulation.timing import Clock, LossRecorder, Spread, TimedStore
 @checked
 @dataclass(frozen=True)
 class Schedule:
-    """When to evaluate and to checkpoint, in rounds. `sample`: how many clients' personal models are evaluated.
+    """When to evaluate and to checkpoint, in rounds.
 
-    `heterogeneity`: also measure how far the clients' training losses are apart (`simulation/timing.py`).
+    Args:
+        evaluate_every: so many rounds, and after the last one.
+        checkpoint_every: so many rounds; a run that was killed goes on from the last of them, to the same result.
+        sample: how many clients' personal models are evaluated; None: all.
+        heterogeneity: also measure how far the clients' training losses are apart (`simulation/timing.py`).
+
+    Raises:
+        TacitError: a number below 1.
+
+    >>> import tacit
+    >>> tacit.Schedule(evaluate_every=5).checkpoint_every
+    10
     """
 
     evaluate_every: int = 10

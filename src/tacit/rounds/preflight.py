@@ -14,7 +14,7 @@ step has and which. Between the rounds the client trains alone, if the method le
 The same question for plans that add their noise in the guard: is every number of an upload made of guarded steps?
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from itertools import count
 from typing import Final, Literal, NamedTuple
@@ -76,7 +76,7 @@ def probe(method: Method, task: Task, federation: FederatedDataset, start: Tree,
 
 
 @contextmanager
-def _told_as(method: Method, program: str) -> Iterator[None]:
+def _told_as(method: Method, program: str) -> Generator[None]:
     """Of code that a user may have written, anything may come."""
     try:
         yield
@@ -181,8 +181,12 @@ def _uploads(
     state = method.join(server.view, start)
     batch = _random_rows(federation, start, which, task.tokens)
     public = _random_rows(federation, start, 0, task.tokens) if door == "private_grad" else batch
-    guard = _same_step() if door == "guard" else lambda start, before, now: now
-    uploads = []
+    guard = _same_step() if door == "guard" else _no_guard
+    uploads: list[Tree] = []
+
+    def rows(step: int) -> Tensor:
+        return (torch.arange(_ROWS) + which) % federation.sizes.max()
+
     for round in range(2):
         site = Site(
             task=task,
@@ -191,7 +195,7 @@ def _uploads(
             batch=batch,
             grad=Exact(task, batch, _key),
             round=torch.tensor(round),
-            rows=lambda _: (torch.arange(_ROWS) + which) % federation.sizes.max(),
+            rows=rows,
             private_grad=_clipped(Exact(task, public, _key)),
             guard=guard,
         )
@@ -226,11 +230,13 @@ def _random_rows(federation: FederatedDataset, start: Tree, which: int, tokens: 
     dtype, (scale, real) = next(iter(start.values())).dtype, _DATA[which]
     draw = rng.generator(which, "interference rows")
     shape = (_STEPS, _ROWS, *federation.input_shape)
-    x = torch.from_numpy(draw.integers(tokens, size=shape) if tokens else draw.normal(scale=scale, size=shape)).to(
-        dtype
-    )
-    y = torch.from_numpy(draw.integers(federation.classes, size=(_STEPS, _ROWS)))
+    x = torch.as_tensor(draw.integers(tokens, size=shape) if tokens else draw.normal(scale=scale, size=shape)).to(dtype)
+    y = torch.as_tensor(draw.integers(federation.classes, size=(_STEPS, _ROWS)))
     return lambda step: Batch(x[step], y[step], torch.arange(_ROWS) < real)
+
+
+def _no_guard(start: Tree, before: Tree, now: Tree) -> Tree:
+    return now
 
 
 def _same_step() -> Callable[[Tree, Tree, Tree], Tree]:
@@ -241,7 +247,7 @@ def _same_step() -> Callable[[Tree, Tree, Tree], Tree]:
         draw = rng.generator(0, "interference", next(calls))
 
         def numbers(leaf: Tensor) -> Tensor:
-            return torch.from_numpy(draw.normal(scale=0.01, size=tuple(leaf.shape))).to(leaf.dtype).reshape(leaf.shape)
+            return torch.as_tensor(draw.normal(scale=0.01, size=tuple(leaf.shape))).to(leaf.dtype).reshape(leaf.shape)
 
         return tree.add(before, tree.each(numbers, before))
 

@@ -224,7 +224,7 @@ class Rounds(ABC, Generic[AnyJournal]):
             rounds=self.plan.setting.rounds,
             cohort=turn.replies.members,
             bound=None if bound is None else float(bound),
-            weights=None if weights is None else tuple(weights.tolist()),
+            weights=None if weights is None else tuple(map(float, weights)),
             seconds=turn.seconds,
             plan=self.plan,
             asked=len(turn.asked),

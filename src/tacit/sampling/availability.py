@@ -16,10 +16,19 @@ from tacit.errors import TacitError
 @checked
 @dataclass(frozen=True)
 class Availability:
-    """`drop`: the probability that a device that was asked sends nothing in a round, spends nothing, and rejoins.
+    """Devices that drop out or do less. Both are drawn from public coins alone, never from data.
 
-    `variability` (tau): a device takes between (1 - tau) and all of its local steps, uniformly drawn anew each round.
-    With `even_work` all devices count from the fewest steps that any of them has, as in Hu et al. 2020.
+    Args:
+        drop: the probability that a device that was asked sends nothing in a round, spends nothing, and rejoins.
+        variability: (tau) a device takes between (1 - tau) and all of its local steps, uniformly drawn anew each round.
+        even_work: all devices count from the fewest steps that any of them has, as in Hu et al. 2020.
+
+    Raises:
+        TacitError: a share outside of 0 to 1, or a drop of 1.
+
+    >>> import tacit
+    >>> tacit.Availability(drop=0.1).alike
+    False
     """
 
     drop: float = 0.0

@@ -31,7 +31,18 @@ BLOCK = 1 << 20  # uniform numbers drawn at a time; bounds memory, does not chan
 @checked
 @dataclass(frozen=True)
 class Poisson:
-    """Each client independently with probability `share`."""
+    """Each client is asked independently with probability `share`: what amplification by sampling is proven for.
+
+    Args:
+        share: between 0 and 1, above 0.
+
+    Raises:
+        TacitError: another share.
+
+    >>> import tacit
+    >>> tacit.Training(sampler=tacit.Poisson(0.1)) == tacit.Training(rate=0.1)
+    True
+    """
 
     share: float
 
@@ -68,8 +79,21 @@ class Poisson:
 class FixedSize:
     """`size` clients of the whole population, without replacement; those of them who are not eligible drop out.
 
-    With `refill`, `size` of the eligible ones (all of them if fewer). A client is then asked more often than
-    size/population when others are not eligible, so that no amplification is claimed: `event` is `inner` itself.
+    Neighbours are populations with one client replaced, so that noise is twice that of `Poisson` for the same
+    multiplier.
+
+    Args:
+        size: of the cohort.
+        refill: ask `size` of the eligible ones (all of them if fewer). A client is then asked more often than
+            size/population when others are not eligible, so that no amplification is claimed: `event` is `inner`
+            itself.
+
+    Raises:
+        TacitError: a size below 1, or above the number of clients in a run.
+
+    >>> import tacit
+    >>> tacit.FixedSize(50).rate(200)
+    0.25
     """
 
     size: int
@@ -295,6 +319,17 @@ class LimitedParticipation:
     `size` at its end are left out. A function of (seed, round) alone, so that a resumed run cannot ask anybody again.
     Who is asked when is taken to be known, so that no amplification is claimed: a participation costs `inner` itself,
     and a client's cost is that of its participations. Neighbours: a client's contribution or zero.
+
+    Args:
+        size: of the cohort.
+        times: that a client may be asked.
+
+    Raises:
+        TacitError: numbers below 1; and in a run, more rounds than the lists have.
+
+    >>> import tacit
+    >>> tacit.LimitedParticipation(10, times=2).most(100, rounds=20)
+    2
     """
 
     size: int

@@ -13,27 +13,20 @@ from typing import TypeVar
 import numpy as np
 
 from tacit.errors import TacitError
-from tacit.secagg import primitives, statements
+from tacit.secagg import messages, primitives
 from tacit.secagg.codec import add_signed, dump, load, pack, residues
-from tacit.secagg.identity import Directory, Identity
-from tacit.secagg.messages import (
-    SHARE_BYTES,
-    Confirmation,
-    Confirmations,
-    Delivery,
-    FromClient,
-    FromServer,
-    Masked,
-    Offer,
-    Offers,
-    Part,
-    Sealed,
-    Shares,
-    Survivors,
-    Unmasking,
+from tacit.secagg.identity import (
+    Directory,
+    Identity,
+    check_confirmations,
+    checked_offers,
+    enough,
+    of_offer,
+    of_survivors,
+    transcript_of,
 )
+from tacit.secagg.messages import Refused, Terms
 from tacit.secagg.primitives import Source
-from tacit.secagg.terms import Refused, Terms
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Shared:
     seed: bytes
     own_key: bytes
     own_seed: bytes
-    offers: tuple[Offer, ...]
+    offers: tuple[messages.Offer, ...]
 
 
 @dataclass(frozen=True)
@@ -108,10 +101,10 @@ AnyState = TypeVar("AnyState", Offered, Shared, Sent, Confirmed)
 def answer(
     identity: Identity,
     state: State | None,
-    message: FromServer,
+    message: messages.FromServer,
     vector: np.ndarray | None = None,
     source: Source = primitives.system,
-) -> tuple[State, FromClient]:
+) -> tuple[State, messages.FromClient]:
     """The next state, and what the server is told. Raises `Refused` for what an honest server would not
     send now, and `TooFew` where fewer members are left than the terms demand; in both cases nothing is told.
 
@@ -123,19 +116,19 @@ def answer(
     match state, message:
         case None, Terms():
             return _offer(identity, message, source)
-        case Offered(), Offers():
+        case Offered(), messages.Offers():
             return _share(identity.directory, state, message, source)
-        case Shared(), Delivery():
+        case Shared(), messages.Delivery():
             return _mask(state, message, vector)
-        case Sent(), Survivors():
+        case Sent(), messages.Survivors():
             return _confirm(identity, state, message)
-        case Confirmed(), Confirmations():
+        case Confirmed(), messages.Confirmations():
             return _unmask(identity.directory, state, message)
     stage = "new" if state is None else type(state).__name__.lower()
     raise Refused(f"a {type(message).__name__} does not come next for a member whose state is '{stage}'")
 
 
-def _offer(identity: Identity, terms: Terms, source: Source) -> tuple[Offered, Offer]:
+def _offer(identity: Identity, terms: Terms, source: Source) -> tuple[Offered, messages.Offer]:
     """Stage 0, advertise keys."""
     me = identity.member
     if me not in terms.points:
@@ -143,15 +136,17 @@ def _offer(identity: Identity, terms: Terms, source: Source) -> tuple[Offered, O
     seal, mask = primitives.key_pair(source), primitives.key_pair(source)
     seed = source(primitives.SECRET_BYTES)
     check = primitives.seed_check(seed, terms.digest, me)
-    unsigned = Offer(terms.digest, me, seal.public, mask.public, check, b"")
-    signed = dataclasses.replace(unsigned, signature=identity.signer.sign(statements.of_offer(unsigned)))
+    unsigned = messages.Offer(terms.digest, me, seal.public, mask.public, check, b"")
+    signed = dataclasses.replace(unsigned, signature=identity.signer.sign(of_offer(unsigned)))
     return Offered(terms, me, seal.private, mask.private, seed), signed
 
 
-def _share(directory: Directory, state: Offered, message: Offers, source: Source) -> tuple[Shared, Shares]:
+def _share(
+    directory: Directory, state: Offered, message: messages.Offers, source: Source
+) -> tuple[Shared, messages.Shares]:
     """Stage 1, share keys: everybody gets a share of this member's mask key and of the seed of its own mask."""
     terms, me = state.terms, state.member
-    offers = statements.checked_offers(terms, message.offers, directory)
+    offers = checked_offers(terms, message.offers, directory)
     if me not in offers or offers[me].mask_key != primitives.public_key(state.mask_private):
         raise Refused(f"the offers do not have the keys that member {me} sent")
     points = {member: terms.points[member] for member in offers}
@@ -161,15 +156,15 @@ def _share(directory: Directory, state: Offered, message: Offers, source: Source
     for other, x in points.items():
         if other != me:
             key = primitives.seal_key(state.seal_private, offers[other].seal_key, terms.digest, me, other)
-            sealed.append(Sealed(other, primitives.seal(key, keys[x] + seeds[x], terms.digest, source)))
+            sealed.append(messages.Sealed(other, primitives.seal(key, keys[x] + seeds[x], terms.digest, source)))
     mine = points[me]
     after = Shared(
         terms, me, state.seal_private, state.mask_private, state.seed, keys[mine], seeds[mine], tuple(offers.values())
     )
-    return after, Shares(terms.digest, me, tuple(sealed))
+    return after, messages.Shares(terms.digest, me, tuple(sealed))
 
 
-def _mask(state: Shared, message: Delivery, vector: np.ndarray | None) -> tuple[Sent, Masked]:
+def _mask(state: Shared, message: messages.Delivery, vector: np.ndarray | None) -> tuple[Sent, messages.Masked]:
     """Stage 2, masked input: y = x + p(b_u) + sum over v > u of p(s_uv) - sum over v < u of p(s_uv), modulo 2^b."""
     terms, me = state.terms, state.member
     if vector is None or vector.shape != (terms.size,):
@@ -181,7 +176,7 @@ def _mask(state: Shared, message: Delivery, vector: np.ndarray | None) -> tuple[
     if len(boxes) < len(message.sealed) or me in boxes or not set(boxes) <= set(offers):
         raise Refused(f"shares came twice, or from others than the {len(offers)} members whose keys are known")
     participants = tuple(sorted([*boxes, me]))
-    statements.enough(terms, len(participants), terms.threshold, "sent shares")
+    enough(terms, len(participants), terms.threshold, "sent shares")
     total = residues(vector, terms.bits) + primitives.mask(
         primitives.self_key(state.seed, terms.digest, me), terms.size
     )
@@ -189,42 +184,42 @@ def _mask(state: Shared, message: Delivery, vector: np.ndarray | None) -> tuple[
         key = primitives.pair_key(state.mask_private, offers[other].mask_key, terms.digest, me, other)
         total = add_signed(total, primitives.mask(key, terms.size), me < other)
     held = (Held(me, state.own_key, state.own_seed), *_opened(state, offers, boxes))
-    transcript = statements.transcript(terms, state.offers, participants)
+    transcript = transcript_of(terms, state.offers, participants)
     body = pack(residues(total, terms.bits), terms.bits)
-    return Sent(terms, me, transcript, participants, held), Masked(terms.digest, me, body)
+    return Sent(terms, me, transcript, participants, held), messages.Masked(terms.digest, me, body)
 
 
-def _opened(state: Shared, offers: dict[int, Offer], boxes: dict[int, bytes]) -> Iterator[Held]:
+def _opened(state: Shared, offers: dict[int, messages.Offer], boxes: dict[int, bytes]) -> Iterator[Held]:
     """The shares that others sent; one that does not open is left out, which reveals less and not more."""
     digest, me = state.terms.digest, state.member
     for other, box in boxes.items():
         key = primitives.seal_key(state.seal_private, offers[other].seal_key, digest, other, me)
         plain = primitives.unseal(key, box, digest) or b""
-        held = Held(other, plain[:SHARE_BYTES], plain[SHARE_BYTES:])
+        held = Held(other, plain[: messages.SHARE_BYTES], plain[messages.SHARE_BYTES :])
         if primitives.is_share(held.key) and primitives.is_share(held.seed):
             yield held
 
 
-def _confirm(identity: Identity, state: Sent, message: Survivors) -> tuple[Confirmed, Confirmation]:
+def _confirm(identity: Identity, state: Sent, message: messages.Survivors) -> tuple[Confirmed, messages.Confirmation]:
     """Consistency: signs the survivors, once, if there are enough of them."""
     survivors = message.members
     if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(state.participants):
         raise Refused("the survivors are not distinct participants in rising order")
     if state.member not in survivors:
         raise Refused(f"the input of member {state.member} came too late: it takes no part in unmasking")
-    statements.enough(state.terms, len(survivors), state.terms.least, "survived")
-    signature = identity.signer.sign(statements.of_survivors(state.terms, state.transcript, survivors))
+    enough(state.terms, len(survivors), state.terms.least, "survived")
+    signature = identity.signer.sign(of_survivors(state.terms, state.transcript, survivors))
     after = Confirmed(state.terms, state.member, state.transcript, state.participants, state.held, survivors)
-    return after, Confirmation(state.terms.digest, state.member, signature)
+    return after, messages.Confirmation(state.terms.digest, state.member, signature)
 
 
-def _unmask(directory: Directory, state: Confirmed, message: Confirmations) -> tuple[Done, Unmasking]:
+def _unmask(directory: Directory, state: Confirmed, message: messages.Confirmations) -> tuple[Done, messages.Unmasking]:
     """Stage 3, unmask: of each participant the share of its key or of its seed, never of both."""
     terms, survivors = state.terms, set(state.survivors)
-    statements.check_confirmations(terms, state.transcript, state.survivors, message.confirmations, directory)
-    keys = tuple(Part(held.owner, held.key) for held in state.held if held.owner not in survivors)
-    seeds = tuple(Part(held.owner, held.seed) for held in state.held if held.owner in survivors)
-    return Done(terms), Unmasking(terms.digest, state.member, keys, seeds)
+    check_confirmations(terms, state.transcript, state.survivors, message.confirmations, directory)
+    keys = tuple(messages.Part(held.owner, held.key) for held in state.held if held.owner not in survivors)
+    seeds = tuple(messages.Part(held.owner, held.seed) for held in state.held if held.owner in survivors)
+    return Done(terms), messages.Unmasking(terms.digest, state.member, keys, seeds)
 
 
 def _where(terms: Terms) -> str:

@@ -9,9 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tacit.secagg import client
 from tacit.secagg.client import State
 from tacit.secagg.identity import Identity, KeyRing, KeySigner
-from tacit.secagg.messages import decode, encode
+from tacit.secagg.messages import Terms, decode, encode
 from tacit.secagg.server import Stage, Sum, open_round
-from tacit.secagg.terms import Terms
 
 Answer = Callable[[Identity, State | None, bytes, np.ndarray], tuple[State, bytes]]
 """A member's part: its next state and its answer, from its state, the server's message and its input."""
@@ -38,8 +37,8 @@ def run(
             if silent.get(member, 5) > number:
                 states[member], reply = part(people[member], states[member], message, vectors[member])
                 stage = stage.receive(member, decode(reply))
-        stage, told = stage.close()
-        outgoing, number = {member: encode(message) for member, message in told.items()}, number + 1
+        stage, replies = stage.close()
+        outgoing, number = {member: encode(message) for member, message in replies.items()}, number + 1
     return stage
 
 

@@ -27,8 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from tacit.secagg.messages import SHARE_BYTES
-from tacit.secagg.terms import Refused
+from tacit.secagg.messages import SHARE_BYTES, Refused
 
 PRIME: Final = 2**521 - 1
 SECRET_BYTES: Final = 32
@@ -47,14 +46,14 @@ def split(secret: bytes, threshold: int, points: Sequence[int], source: Callable
 @lru_cache(maxsize=64)
 def weights(points: tuple[int, ...]) -> Mapping[int, int]:
     """Lagrange's coefficients at zero: the secret is the sum of weight times share. Kept, because secrets are many."""
-    found = {}
+    coefficients = {}
     for x in points:
         above = below = 1
         for other in points:
             if other != x:
                 above, below = above * other % PRIME, below * (other - x) % PRIME
-        found[x] = above * pow(below, -1, PRIME) % PRIME
-    return MappingProxyType(found)
+        coefficients[x] = above * pow(below, -1, PRIME) % PRIME
+    return MappingProxyType(coefficients)
 
 
 def combine(shares: Mapping[int, bytes], by: Mapping[int, int]) -> bytes | None:
@@ -151,10 +150,10 @@ def unseal(key: bytes, box: bytes, digest: bytes) -> bytes | None:
 
 def checksum(label: bytes, *parts: bytes) -> bytes:
     """SHA-256 of parts that cannot be confused: each has its length before it."""
-    found = hashlib.sha256(b"tacit secagg 1 " + label)
+    digest = hashlib.sha256(b"tacit secagg 1 " + label)
     for part in parts:
-        found.update(struct.pack("<Q", len(part)) + part)
-    return found.digest()
+        digest.update(struct.pack("<Q", len(part)) + part)
+    return digest.digest()
 
 
 def _agree(private: bytes, public: bytes) -> bytes:

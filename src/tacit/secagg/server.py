@@ -14,26 +14,12 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from tacit.secagg import primitives, statements
+from tacit.secagg import messages, primitives
 from tacit.secagg.codec import add_signed, residues, unpack
-from tacit.secagg.identity import Directory
-from tacit.secagg.messages import (
-    Confirmation,
-    Confirmations,
-    Delivery,
-    FromClient,
-    FromServer,
-    Masked,
-    Offer,
-    Offers,
-    Sealed,
-    Shares,
-    Survivors,
-    Unmasking,
-)
-from tacit.secagg.terms import Refused, Spoiled, Terms, TooFew
+from tacit.secagg.identity import Directory, check_offer, enough, of_survivors, transcript_of
+from tacit.secagg.messages import Refused, Spoiled, Terms, TooFew
 
-Outgoing = Mapping[int, FromServer]
+Outgoing = Mapping[int, messages.FromServer]
 """What is to be sent to whom."""
 
 
@@ -59,7 +45,7 @@ class Stage:
     def missing(self) -> tuple[int, ...]:
         return tuple(member for member in self.asked if member not in self.came)
 
-    def receive(self, sender: int, message: FromClient) -> Self:
+    def receive(self, sender: int, message: messages.FromClient) -> Self:
         """With this message counted. `sender`: whom the transport has authenticated.
 
         Raises `Refused` for a message of another kind, stage, round, run or sender, for a second one, and for content
@@ -85,17 +71,17 @@ class Stage:
         raise NotImplementedError
 
     def present(self, least: int, what: str) -> tuple[int, ...]:
-        statements.enough(self.terms, len(self.came), least, what)
+        enough(self.terms, len(self.came), least, what)
         return tuple(sorted(self.came))
 
 
 @dataclass(frozen=True, eq=False)
 class Advertising(Stage):
-    came: Mapping[int, Offer] = field(default_factory=dict)
-    awaits: ClassVar[type] = Offer
+    came: Mapping[int, messages.Offer] = field(default_factory=dict)
+    awaits: ClassVar[type] = messages.Offer
 
-    def accept(self, sender: int, message: Offer) -> Self:
-        statements.check_offer(self.terms, message, self.directory)
+    def accept(self, sender: int, message: messages.Offer) -> Self:
+        check_offer(self.terms, message, self.directory)
         taken = {key for offer in self.came.values() for key in (offer.seal_key, offer.mask_key)}
         if message.seal_key == message.mask_key or taken & {message.seal_key, message.mask_key}:
             raise Refused(f"member {sender} offers a key that was offered before")
@@ -104,17 +90,17 @@ class Advertising(Stage):
     def close(self) -> tuple["Sharing", Outgoing]:
         present = self.present(self.terms.threshold, "offered keys")
         offers = tuple(self.came[member] for member in present)
-        message = Offers(self.terms.digest, offers)
+        message = messages.Offers(self.terms.digest, offers)
         return Sharing(self.terms, self.directory, present, offers=offers), dict.fromkeys(present, message)
 
 
 @dataclass(frozen=True, eq=False)
 class Sharing(Stage):
-    came: Mapping[int, Shares] = field(default_factory=dict)
-    offers: tuple[Offer, ...] = ()
-    awaits: ClassVar[type] = Shares
+    came: Mapping[int, messages.Shares] = field(default_factory=dict)
+    offers: tuple[messages.Offer, ...] = ()
+    awaits: ClassVar[type] = messages.Shares
 
-    def accept(self, sender: int, message: Shares) -> Self:
+    def accept(self, sender: int, message: messages.Shares) -> Self:
         if [each.other for each in message.sealed] != [member for member in self.asked if member != sender]:
             raise Refused(f"member {sender} sent shares to others than the {len(self.asked)} who offered keys")
         return super().accept(sender, message)
@@ -123,10 +109,10 @@ class Sharing(Stage):
         present = self.present(self.terms.threshold, "sent shares")
         boxes = {sender: {each.other: each.box for each in shares.sealed} for sender, shares in self.came.items()}
         outgoing = {
-            member: Delivery(
+            member: messages.Delivery(
                 self.terms.digest,
                 member,
-                tuple(Sealed(other, boxes[other][member]) for other in present if other != member),
+                tuple(messages.Sealed(other, boxes[other][member]) for other in present if other != member),
             )
             for member in present
         }
@@ -139,11 +125,11 @@ class Masking(Stage):
     """Adds masked inputs up as they come: `total` is all that is kept of them."""
 
     came: Mapping[int, None] = field(default_factory=dict)
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[messages.Offer, ...] = ()
     total: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))
-    awaits: ClassVar[type] = Masked
+    awaits: ClassVar[type] = messages.Masked
 
-    def accept(self, sender: int, message: Masked) -> Self:
+    def accept(self, sender: int, message: messages.Masked) -> Self:
         values = unpack(message.body, self.terms.size, self.terms.bits)
         if values is None:
             raise Refused(
@@ -154,47 +140,47 @@ class Masking(Stage):
 
     def close(self) -> tuple["Confirming", Outgoing]:
         survivors = self.present(self.terms.least, "survived")
-        transcript = statements.transcript(self.terms, self.offers, self.asked)
+        transcript = transcript_of(self.terms, self.offers, self.asked)
         after = Confirming(
             self.terms, self.directory, survivors, masked=self, transcript=transcript, survivors=survivors
         )
-        return after, dict.fromkeys(survivors, Survivors(self.terms.digest, survivors))
+        return after, dict.fromkeys(survivors, messages.Survivors(self.terms.digest, survivors))
 
 
 @dataclass(frozen=True, eq=False)
 class Confirming(Stage):
-    came: Mapping[int, Confirmation] = field(default_factory=dict)
+    came: Mapping[int, messages.Confirmation] = field(default_factory=dict)
     masked: Masking = field(kw_only=True)
     transcript: bytes = b""
     survivors: tuple[int, ...] = ()
-    awaits: ClassVar[type] = Confirmation
+    awaits: ClassVar[type] = messages.Confirmation
 
-    def accept(self, sender: int, message: Confirmation) -> Self:
-        statement = statements.of_survivors(self.terms, self.transcript, self.survivors)
+    def accept(self, sender: int, message: messages.Confirmation) -> Self:
+        statement = of_survivors(self.terms, self.transcript, self.survivors)
         if not self.directory.signed(sender, statement, message.signature):
             raise Refused(f"member {sender} did not sign the survivors that it was told")
         return super().accept(sender, message)
 
     def close(self) -> tuple["Unmask", Outgoing]:
         present = self.present(self.terms.threshold, "confirmed the survivors")
-        message = Confirmations(self.terms.digest, tuple(self.came[member] for member in present))
+        message = messages.Confirmations(self.terms.digest, tuple(self.came[member] for member in present))
         after = Unmask(self.terms, self.directory, present, masked=self.masked, survivors=self.survivors)
         return after, dict.fromkeys(present, message)
 
 
 @dataclass(frozen=True, eq=False)
 class Unmask(Stage):
-    came: Mapping[int, Unmasking] = field(default_factory=dict)
+    came: Mapping[int, messages.Unmasking] = field(default_factory=dict)
     masked: Masking = field(kw_only=True)
     survivors: tuple[int, ...] = ()
-    awaits: ClassVar[type] = Unmasking
+    awaits: ClassVar[type] = messages.Unmasking
 
     @property
     def dropped(self) -> tuple[int, ...]:
         """Who sent shares, so that others masked their inputs against it, but no input."""
         return tuple(member for member in self.masked.asked if member not in self.survivors)
 
-    def accept(self, sender: int, message: Unmasking) -> Self:
+    def accept(self, sender: int, message: messages.Unmasking) -> Self:
         for parts, allowed in ((message.keys, self.dropped), (message.seeds, self.survivors)):
             owners = [part.owner for part in parts]
             if len(set(owners)) < len(owners) or not set(owners) <= set(allowed):
@@ -220,19 +206,19 @@ class Unmask(Stage):
 
     def _shares(self, kind: Literal["seeds", "keys"], owners: tuple[int, ...]) -> dict[int, dict[int, bytes]]:
         """By owner and point, of those who sent one."""
-        found: dict[int, dict[int, bytes]] = {owner: {} for owner in owners}
+        shares: dict[int, dict[int, bytes]] = {owner: {} for owner in owners}
         for member in sorted(self.came):
             for part in getattr(self.came[member], kind):
-                found[part.owner][self.terms.points[member]] = part.share
-        return found
+                shares[part.owner][self.terms.points[member]] = part.share
+        return shares
 
-    def _seed(self, offer: Offer, shares: dict[int, bytes]) -> bytes:
+    def _seed(self, offer: messages.Offer, shares: dict[int, bytes]) -> bytes:
         def right(seed: bytes) -> bool:
             return primitives.seed_check(seed, self.terms.digest, offer.sender) == offer.seed_check
 
         return self._secret("seed", offer.sender, shares, right)
 
-    def _mask_key(self, offer: Offer, shares: dict[int, bytes]) -> bytes:
+    def _mask_key(self, offer: messages.Offer, shares: dict[int, bytes]) -> bytes:
         def right(private: bytes) -> bool:
             return primitives.public_key(private) == offer.mask_key
 

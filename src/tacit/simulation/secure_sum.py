@@ -41,7 +41,7 @@ def totals(plan: Plan, blank: Totals, parts: Iterable[tuple[np.ndarray, Totals]]
 
 def _sum(rows: dict[int, Tensor], agreed: MaskedSum, seed: int, round: int) -> Tensor:
     from tacit.secagg.local import run
-    from tacit.secagg.terms import Terms
+    from tacit.secagg.messages import Terms
 
     _, size, bits, least, share = agreed
     terms = Terms.of(f"simulation of seed {seed}", round, tuple(rows), size=size, bits=bits, least=least, share=share)

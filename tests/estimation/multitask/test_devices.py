@@ -9,7 +9,7 @@ import torch
 from tacit.core import tree
 from tacit.core.contract import Method
 from tacit.errors import TacitError
-from tacit.estimation.multitask.objective import objective
+from tacit.estimation.multitask import objective
 from tacit.experiments.build import build_training
 from tacit.experiments.config import parse
 from tacit.experiments.train import train

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.estimation.multitask.objective import objective
+from tacit.estimation.multitask import objective
 from tacit.methods import Multitask
 from tacit.methods.multitask.covariance import correlation, identity, learned, mean_regularised, safe_correction
 from tacit.methods.multitask.dual_losses import LOSSES

@@ -53,7 +53,7 @@ def test_projected_steps_keep_what_a_device_holds_and_what_it_has_sent_together(
     privacy = Privacy(plans.Local(Fixed(0.2), project=True), (level,))
     run = trained(tasks(), Multitask("smooth-hinge", 1.0, "mean"), 6, privacy)
     run.go()
-    from tacit.estimation.multitask.objective import _alphas, _rows
+    from tacit.estimation.multitask import _alphas, _rows
 
     for t, alpha in enumerate(_alphas(run)):
         x, _ = _rows(run, t, 1)

@@ -15,9 +15,9 @@ import pytest
 from tacit.errors import TacitError
 from tacit.privacy.ledger import chain
 from tacit.privacy.ledger.chain import Head, read_head
-from tacit.privacy.ledger.chained import Kept
 from tacit.privacy.ledger.ledger import Batch, Charge, Ledger
-from tacit.privacy.level_periods import LevelPeriod
+from tacit.privacy.ledger.sqlite import Kept
+from tacit.privacy.membership import LevelPeriod
 
 EVENT = dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.4))
 LEVEL = Charge("level:private", "client", "add/remove", EVENT)

@@ -17,11 +17,10 @@ from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.ledger.statement import moved, statement
-from tacit.privacy.level_periods import LevelPeriod, accounts
 from tacit.privacy.levels import Level, LevelOptions, by_client
 from tacit.privacy.mechanisms import Grouped
 from tacit.privacy.mechanisms.clipping import Fixed
-from tacit.privacy.membership import Change, LevelHistory, read_changes
+from tacit.privacy.membership import Change, LevelHistory, LevelPeriod, accounts, read_changes
 from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.sampling.cohorts import FixedSize, Poisson, Shuffled
 

@@ -21,17 +21,7 @@ from tacit.privacy.accounting.events import describe, register
 from tacit.privacy.accounting.rdp import ORDERS, renyi_divergences
 from tacit.privacy.mechanisms.noise import Noise
 from tacit.privacy.mechanisms.release import Message, Release, Totals
-from tacit.privacy.plan import (
-    Account,
-    CalibrationContext,
-    Mechanism,
-    Plan,
-    Seen,
-    Words,
-    account_for,
-    noise_for,
-    participations_of,
-)
+from tacit.privacy.plan import CalibrationContext, Mechanism, Plan, Seen, Words
 
 
 @register
@@ -100,13 +90,9 @@ class Laplace(Mechanism):
         return "messages"
 
     def plan(self, setting: CalibrationContext) -> Plan:
-        menu, times = setting.choices.menu.levels, participations_of(self.participations, setting)
-        z = tuple(noise_for(level, setting, event_of, times, "replace", len(setting.ids)) for level in menu)
-
-        def client(k: int) -> Account | None:
-            level, event = setting.choices.of(k), event_of(z[setting.choices.level[k]])
-            return event and account_for(f"client:{setting.ids[k]}", "client", "replace", event, 1, level)
-
+        menu, times = setting.choices.menu.levels, setting.participations(self.participations)
+        z = tuple(setting.noise(level, event_of, times, "replace", len(setting.ids)) for level in menu)
+        client = setting.account_of_each([event_of(each) for each in z], "replace")
         release = LaplaceRelease(self.bound, z, setting.rate * len(setting.ids))
         return Plan("laplace", self, setting, release, relation="replace", client=client, multipliers=z)
 

@@ -33,7 +33,7 @@ UPLOAD = Shared({"w": torch.randn(60, 50, generator=torch.Generator().manual_see
 
 def grouped(clip: Clip, *z: float, sensitivity: float = 1.0, expected: float = 1.0) -> GroupedRelease:
     share = (1 / len(z),) * len(z)
-    return GroupedRelease(clip, z, (expected,) * len(z), Weighted(share), sensitivity, torch.float32)
+    return GroupedRelease(clip, z, (expected,) * len(z), Weighted(share), sensitivity, exact=torch.float32)
 
 
 def local(clip: Clip, *z: float) -> LocalRelease:

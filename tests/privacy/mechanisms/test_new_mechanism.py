@@ -3,7 +3,6 @@
 `laplace.py` beside this file has it, with an event of its own.
 """
 
-import warnings
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -12,16 +11,16 @@ import torch
 
 from tacit.core import tree
 from tacit.core.contract import Shared
+from tacit.core.registry import Registry
 from tacit.errors import TacitError
 from tacit.methods import FedAvg, Multitask
-from tacit.privacy import mechanisms
 from tacit.privacy.accounting.accountant import answer, epsilon
 from tacit.privacy.accounting.events import describe, from_json, register, to_json
 from tacit.privacy.accounting.rdp import renyi_divergences
 from tacit.privacy.evaluation import Evaluation
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms import MECHANISMS, Mechanism, words_of
+from tacit.privacy.mechanisms import MECHANISMS, Mechanism, Open, words_of
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.release import Inadmissible
 from tacit.report import wording
@@ -38,7 +37,7 @@ PRIVACY = Privacy(Laplace(0.5), (BUDGET,))
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MECHANISMS, Laplace.name, Laplace)
+    monkeypatch.setitem(MECHANISMS.builtin, Laplace.name, Laplace)
 
 
 def test_it_runs_and_every_participation_is_charged_to_the_client_within_its_budget() -> None:
@@ -139,16 +138,23 @@ def test_members_accuracies_are_protected_on_the_client() -> None:
 
 def test_packages_add_theirs_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
-        EntryPoint("toy", "tests.privacy.mechanisms.laplace:Laplace", mechanisms.GROUP),
-        EntryPoint("broken", "tests.nowhere:Nothing", mechanisms.GROUP),
+        EntryPoint("laplace", "tests.privacy.mechanisms.laplace:Laplace", MECHANISMS.group),
+        EntryPoint("broken", "tests.nowhere:Nothing", MECHANISMS.group),
     ]
-    monkeypatch.setattr(mechanisms, "entry_points", lambda group: points)
-    registry = mechanisms._Registry(mechanisms.Open)
-    with pytest.warns(UserWarning, match="broken"):
-        assert dict(registry) == {"laplace": Laplace, "open": mechanisms.Open}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert "laplace" in registry
+    monkeypatch.setattr("tacit.core.registry.entry_points", lambda group: points)
+    registry = Registry(MECHANISMS.what, MECHANISMS.group, {"open": Open})
+    assert list(registry) == ["open", "laplace", "broken"]
+    assert registry.find("laplace") is Laplace
+
+
+def test_a_broken_package_stops_no_run_that_does_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [EntryPoint("broken", "tests.nowhere:Nothing", MECHANISMS.group)]
+    monkeypatch.setattr("tacit.core.registry.entry_points", lambda group: points)
+    registry = Registry(MECHANISMS.what, MECHANISMS.group, {"open": Open})
+    with pytest.warns(UserWarning, match="plan 'broken' cannot be imported"):
+        assert list(registry.importable()) == [Open]
+    with pytest.raises(TacitError, match="plan 'broken' cannot be imported"):
+        registry.find("broken")
 
 
 @pytest.mark.parametrize("kind", [kind for name, kind in MECHANISMS.items() if name != Laplace.name])

@@ -83,62 +83,62 @@ class Client:
             raise Rejected("run", f"the terms are those of {terms.run[:40]!r}")
         if ask.kind == "heads":
             return {}  # they go with every reply
-        place, made = terms.place(self.name), self.assemble(terms)
+        place, assembled = terms.place(self.name), self.assemble(terms)
         if self.fresh:
-            made = made.exactly()
-        plan = made.engine.plan
+            assembled = assembled.exactly()
+        plan = assembled.engine.plan
         _check_turn(ask, plan)
         self.store.pin(terms)
         if ask.kind == "mask":
-            return self._mask(ask, terms, made, place)
-        view, public = self._broadcast(ask, made)
+            return self._mask(ask, terms, assembled, place)
+        view, public = self._broadcast(ask, assembled)
         if ask.kind == "close":
             compare(self.store, ask)
             self._pay(ask, plan, place, now=False)
             self.store.keep_view(ask.run, tree.join(view))
             return {}
-        sent = made.shapes.upload or ask.evaluation
+        sent = assembled.shapes.upload or ask.evaluation
         if plan.summed and sent and not self.sums_in_the_open:
             raise Refusal("unmasked")  # whatever the server asks for: the noise is sized for a sum
-        return self._contribute(ask, made, place, view, public)
+        return self._contribute(ask, assembled, place, view, public)
 
-    def _broadcast(self, ask: Ask, made: Assembled) -> tuple[Shared, Tree]:
-        method = made.engine.method
-        view = tree.join(method.init(made.engine.start).view)
-        public = made.engine.plan.release.start()
+    def _broadcast(self, ask: Ask, assembled: Assembled) -> tuple[Shared, Tree]:
+        method = assembled.engine.method
+        view = tree.join(method.init(assembled.engine.start).view)
+        public = assembled.engine.plan.release.start()
         known = messages.fitted(tree.strip("view", ask.tensors), view, shapes=not method.gather)
         return tree.split(known), messages.fitted(tree.strip("public", ask.tensors), public)
 
-    def _contribute(self, ask: Ask, made: Assembled, place: int, view: Shared, public: Tree) -> Tree:
+    def _contribute(self, ask: Ask, assembled: Assembled, place: int, view: Shared, public: Tree) -> Tree:
         """An upload, or the figures of an evaluation: encoded by the release that was paid for."""
-        self._fits_the_past(ask, made.engine.plan)
-        self._pay(ask, made.engine.plan, place, now=True)
-        clients = self._program(ask.run, made)
+        self._fits_the_past(ask, assembled.engine.plan)
+        self._pay(ask, assembled.engine.plan, place, now=True)
+        clients = self._program(ask.run, assembled)
         state = self.store.state(ask.run, ask.round, clients.method.join(view, clients.start))
         if ask.evaluation:
             return _figures(ask, clients, place, view, state)
         return self._train(ask, clients, place, view, public, state)
 
     def _train(self, ask: Ask, clients: ClientProgram, place: int, view: Shared, public: Tree, state: Tree) -> Tree:
-        several = tree.each(lambda leaf: leaf.unsqueeze(0), state)
-        inputs = clients.inputs_for(several, np.array([place]), ask.turn)
+        batched = tree.each(lambda leaf: leaf.unsqueeze(0), state)
+        inputs = clients.inputs_for(batched, np.array([place]), ask.turn)
         message, after = clients.alone(view, public, torch.tensor(ask.round), inputs)
         self.store.keep(ask.run, ask.round + 1, after, tree.join(view))
         return upload(message, clients.plan)
 
-    def _mask(self, ask: Ask, terms: Terms, made: Assembled, place: int) -> Tree:
+    def _mask(self, ask: Ask, terms: Terms, assembled: Assembled, place: int) -> Tree:
         """One stage of secure aggregation. Nothing depends on data before the one that asks for the masked upload."""
         from tacit.federation.protocol import collect
 
         def vector() -> np.ndarray:
-            message = self._contribute(ask, made, place, *self._broadcast(ask, made))
+            message = self._contribute(ask, assembled, place, *self._broadcast(ask, assembled))
             return next(iter(tree.strip("body", message).values())).numpy()
 
         if self.key is None:
             raise Rejected("run", "this client has no key to sign with")
-        self._fits_the_past(ask, made.engine.plan, done=True)
+        self._fits_the_past(ask, assembled.engine.plan, done=True)
         member = collect.Member(place, self.key, terms, self.store)
-        return collect.stage(member, ask, asked_for(ask, made.engine.plan), vector)
+        return collect.stage(member, ask, asked_for(ask, assembled.engine.plan), vector)
 
     def _fits_the_past(self, ask: Ask, plan: Plan, done: bool = False) -> None:
         """`done`: the turn itself may have been answered, since later stages of it follow."""
@@ -165,10 +165,10 @@ class Client:
         if now and not paid.new and self._once(ask, plan):
             raise Rejected("duplicate", f"turn {ask.turn} is being answered")
 
-    def _program(self, run: str, made: Assembled) -> ClientProgram:
+    def _program(self, run: str, assembled: Assembled) -> ClientProgram:
         if not self.fresh:
-            return made.engine
-        engine, seed = made.engine, self.store.secret(run)
+            return assembled.engine
+        engine, seed = assembled.engine, self.store.secret(run)
         return ClientProgram(
             engine.method, engine.task, engine.plan, engine.federation, engine.start, seed, noise=lambda _: Secure()
         )
@@ -205,10 +205,10 @@ def asked_for(ask: Ask, plan: Plan) -> Plan:
 def _figures(ask: Ask, clients: ClientProgram, place: int, view: Shared, state: Tree) -> Tree:
     """The client's accuracies, encoded. Without test rows both count as the middle."""
     plan = asked_for(ask, clients.plan)
-    found = alone(clients, view, state, place, ask.turn) or (CENTRE, CENTRE)
+    accuracies = alone(clients, view, state, place, ask.turn) or (CENTRE, CENTRE)
     level, public = torch.tensor(plan.setting.choices.level[place]), plan.release.start()
     noise = clients.noise(clients.keys("release", ask.turn, np.array([place]))[0])
-    return upload(plan.release.encode(public, Shared(figures(found)), level, noise), plan)
+    return upload(plan.release.encode(public, Shared(figures(accuracies)), level, noise), plan)
 
 
 def upload(message: Message, plan: Plan) -> Tree:

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.torch import load, save
@@ -133,10 +133,10 @@ class ClientStore:
             return first
         path = self._place(run) / f"{max(before)}.safetensors"
         with storage(path):
-            found = load(path.read_bytes())
-        if found.keys() != first.keys():
+            state = load(path.read_bytes())
+        if state.keys() != first.keys():
             raise StorageError(f"{path} holds another model's state: restore it from a backup, or remove it")
-        return {name: found[name] for name in first}
+        return {name: state[name] for name in first}
 
     def keep(self, run: str, done: int, state: Tree, view: Tree) -> None:
         """The state after `done` rounds, durable; states before the last one but this are removed."""
@@ -199,11 +199,11 @@ class ClientStore:
             raise StorageError(f"cannot use {self._file}: {error}") from error
         return db
 
-    def _query(self, sql: str, *values: object) -> list[tuple]:
+    def _query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with closing(self._connect()) as db:
             return db.execute(sql, values).fetchall()
 
-    def _write(self, sql: str, rows: list[tuple]) -> int:
+    def _write(self, sql: str, rows: list[tuple[Any, ...]]) -> int:
         """How many rows were added."""
         try:
             with closing(self._connect()) as db, db:
@@ -228,9 +228,9 @@ class PendingCharge(NamedTuple):
 def accounts_of(plan: Plan, place: int) -> list[tuple[Account, bool]]:
     """The accounts that concern a client, and whether each is charged every turn or when the client is asked."""
     name, level = plan.setting.ids[place], plan.setting.choices.of(place).name
-    every, own = {f"level:{level}", f"released:{level}"}, {f"client:{name}", f"server:{name}"}
+    every, by_turn = {f"level:{level}", f"released:{level}"}, {f"client:{name}", f"server:{name}"}
     accounts = plan.accounts(np.array([place]))
-    return [(account, account.scope in every) for account in accounts if account.scope in every | own]
+    return [(account, account.scope in every) for account in accounts if account.scope in every | by_turn]
 
 
 def owed(plan: Plan, place: int, ask: Ask, store: ClientStore, now: bool) -> list[PendingCharge]:
@@ -243,11 +243,12 @@ def owed(plan: Plan, place: int, ask: Ask, store: ClientStore, now: bool) -> lis
 
 
 def _owed(plan: Plan, place: int, ask: Ask, store: ClientStore, book: str, now: bool) -> list[PendingCharge]:
-    due, training = [], book == ask.run
+    due: list[PendingCharge] = []
+    training = book == ask.run
     for account, always in accounts_of(plan, place):
-        told = set(range(ask.turn + 1)) if always else {turn for turn in ask.charged if turn <= ask.turn}
-        turns = told - set(ask.evaluated) if training else told & set(ask.evaluated)
-        new = {ask.turn} if now else set()
+        charged = set(range(ask.turn + 1)) if always else {turn for turn in ask.charged if turn <= ask.turn}
+        turns = charged - set(ask.evaluated) if training else charged & set(ask.evaluated)
+        new = {ask.turn} if now else set[int]()
         missing = (turns | new) - store.paid(book, account.scope)
         past = tuple(sorted(missing - new))
         due.append(PendingCharge(account, book, past, ask.turn if missing & new else None))
@@ -277,7 +278,7 @@ def pay(
 def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
     if account.epsilon is None:
         return True
-    spent: Counter = earlier_events.spent(ledger, account.scope)  # of all runs, whoever charged them
+    spent: Counter[Any] = earlier_events.spent(ledger, account.scope)  # of all runs, whoever charged them
     terms = account.epsilon, account.delta, account.relation, accountant
     return most(account.event, spent, *terms, ceiling=account.count) >= account.count
 

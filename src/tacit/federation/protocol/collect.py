@@ -31,10 +31,9 @@ from tacit.privacy.plan import Plan
 from tacit.rounds.round import Progress, Replies
 from tacit.secagg import client as members
 from tacit.secagg.identity import Identity, KeyRing, KeySigner
-from tacit.secagg.messages import Delivery, decode, encode, largest
+from tacit.secagg.messages import Delivery, Discarded, Refused, decode, encode, largest, threshold_of
+from tacit.secagg.messages import Terms as Round
 from tacit.secagg.server import Masking, Stage, Sum, open_round
-from tacit.secagg.terms import Discarded, Refused, threshold_of
-from tacit.secagg.terms import Terms as Round
 from tacit.simulation import totals
 
 
@@ -122,13 +121,13 @@ def _agreed(round: Round, ask: Ask, plan: Plan, clients: int) -> None:
 class Collected(NamedTuple):
     total: Tensor | None  # None: the round has no sum
     survivors: tuple[int, ...]
-    refused: Counter
-    rejected: Counter
+    refused: Counter[str]
+    rejected: Counter[str]
 
 
 def collect(terms: Terms, ask: Ask, cohort: np.ndarray, agreed: MaskedSum, send: Send) -> Collected:
     """The server's part: five stages, each to its deadline. Whoever says nothing in one has dropped out of the rest."""
-    refused, rejected = Counter(), Counter()
+    refused, rejected = Counter[str](), Counter[str]()
     places = tuple(int(k) for k in np.sort(cohort))
     if len(places) < max(agreed.least, 1):
         return Collected(None, (), refused, rejected)
@@ -144,11 +143,18 @@ def collect(terms: Terms, ask: Ask, cohort: np.ndarray, agreed: MaskedSum, send:
             now, outgoing = now.close()
     except Discarded:
         return Collected(None, (), refused, rejected)
-    return Collected(torch.from_numpy(now.total), now.survivors, refused, rejected)
+    return Collected(torch.as_tensor(now.total), now.survivors, refused, rejected)
 
 
 def _received(
-    now: Stage, ask: Ask, place: int, blob: Arrived, terms: Terms, most: int, refused: Counter, rejected: Counter
+    now: Stage,
+    ask: Ask,
+    place: int,
+    blob: Arrived,
+    terms: Terms,
+    most: int,
+    refused: Counter[str],
+    rejected: Counter[str],
 ) -> Stage:
     """The stage with this answer in it, or as it was."""
     try:
@@ -214,16 +220,16 @@ class ReplyCollector:
         return self._single(self.asking("train", turn), cohort, progress.public if self.bound is None else self.bound)
 
     def _single(self, ask: Ask, cohort: np.ndarray, public: Tree) -> Replies:
-        found, refused, rejected = self._admit(ask, cohort, public)
+        admitted_of, refused, rejected = self._admit(ask, cohort, public)
         blank = totals.no_messages(self.plan, self.upload)
-        sums = totals.of_messages(blank, found, self.plan.setting.choices.level)
-        rows = gathered(self.plan, public, self.upload, found, len(self.terms.roster)) if self.gather else None
-        return Replies(sums, rows, len(found), refused, rejected)
+        sums = totals.of_messages(blank, admitted_of, self.plan.setting.choices.level)
+        rows = gathered(self.plan, public, self.upload, admitted_of, len(self.terms.roster)) if self.gather else None
+        return Replies(sums, rows, len(admitted_of), refused, rejected)
 
     def _masked(self, ask: Ask, cohort: np.ndarray) -> Replies:
         """The sum of the survivors, and no message of anybody."""
         names = self.terms.names
-        places = {names[k]: int(k) for k in cohort}
+        places = {names[int(k)]: int(k) for k in cohort}
 
         def send(asks: Mapping[int, Ask]) -> Iterator[tuple[int, Arrived]]:
             wire = {names[k]: each for k, each in asks.items()}
@@ -231,19 +237,21 @@ class ReplyCollector:
 
         agreed = self.plan.release.masked_sum
         assert agreed is not None  # the server refused plans without one
-        found = collect(self.terms, ask, cohort, agreed, send)
+        collected = collect(self.terms, ask, cohort, agreed, send)
         blank = totals.no_messages(self.plan, self.upload)
         members = blank.members.clone()
-        members[0] = len(found.survivors)
-        sums = totals.of_masked_sum(blank, found.total, members)
-        return Replies(sums, None, len(found.survivors), found.refused, found.rejected)
+        members[0] = len(collected.survivors)
+        sums = totals.of_masked_sum(blank, collected.total, members)
+        return Replies(sums, None, len(collected.survivors), collected.refused, collected.rejected)
 
-    def _admit(self, ask: Ask, cohort: np.ndarray, public: Tree) -> tuple[dict[int, Message], Counter, Counter]:
+    def _admit(
+        self, ask: Ask, cohort: np.ndarray, public: Tree
+    ) -> tuple[dict[int, Message], Counter[str], Counter[str]]:
         """What was admitted by clients' places, and why the rest was not. One answer a client counts, the first."""
-        places = {self.terms.names[k]: int(k) for k in cohort}
+        places = {self.terms.names[int(k)]: int(k) for k in cohort}
         like = blank(self.plan, self.upload)
         admitted_of: dict[int, Message] = {}
-        refused, rejected = Counter(), Counter()
+        refused, rejected = Counter[str](), Counter[str]()
         for name, blob in self.send(dict.fromkeys(places, ask)):
             try:
                 if name not in places:

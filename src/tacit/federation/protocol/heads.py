@@ -17,8 +17,8 @@ from tacit.federation.protocol import messages
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected
 from tacit.privacy.ledger.chain import Head, read_head
-from tacit.privacy.ledger.chained import Kept
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.sqlite import Kept
 
 SERVER: Final = "server"
 _MOST: Final = 200  # heads in a message. Who has an older one refuses once, and tells which.
@@ -94,8 +94,8 @@ class Exchange:
         if not text:
             return None
         turn, head, proof = text.split(" ")
-        found = int(turn), read_head(head)
-        return found if hmac.compare_digest(proof.encode(), self._seal(*found).encode()) else None
+        turn_and_head = int(turn), read_head(head)
+        return turn_and_head if hmac.compare_digest(proof.encode(), self._seal(*turn_and_head).encode()) else None
 
     def _seal(self, turn: int, head: Head) -> str:
         return self.ledger.seal(f"{self.run} {turn} {head}")
@@ -117,8 +117,8 @@ def compare(store: ClientStore, ask: Ask) -> None:
 
 
 def _own(store: ClientStore, ledger: Ledger, ask: Ask) -> None:
-    told = {"this client's other files": store.head(), "the server": read_head(ask.seen) if ask.seen else None}
-    for who, head in told.items():
+    known_heads = {"this client's other files": store.head(), "the server": read_head(ask.seen) if ask.seen else None}
+    for who, head in known_heads.items():
         if head is not None and not ledger.holds(head):
             raise TacitError(
                 f"{who} knew this client's ledger with {head.serial} rows, and it has not got them: it was lost or "

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -138,10 +138,10 @@ def _header(blob: bytes) -> dict[str, Any]:
         size = int.from_bytes(blob[:8], "little")
         if not 2 <= size <= len(blob) - 8:
             raise ValueError(f"a header of {size} bytes in a message of {len(blob)}")
-        header = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["tacit"])
+        header: Any = json.loads(json.loads(blob[8 : 8 + size])["__metadata__"]["tacit"])
         if not isinstance(header, dict):
             raise TypeError("the header is no table")
-        return header
+        return cast(dict[str, Any], header)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Rejected("malformed", f"no header ({type(error).__name__})") from error
 
@@ -153,8 +153,10 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         return value
     if kind == Kind and value in get_args(Kind):
         return value
-    if kind == tuple[int, ...] and isinstance(value, list) and all(type(v) is int and v >= 0 for v in value):
-        return tuple(value)
+    if kind == tuple[int, ...] and isinstance(value, list):
+        numbers = cast(list[Any], value)
+        if all(type(number) is int and number >= 0 for number in numbers):
+            return tuple(numbers)
     raise Rejected("malformed", f"'{name}' of the header is {value!r}"[:200])
 
 

@@ -9,8 +9,11 @@ the turn, is the same turn asked again: nothing left the server, so nothing more
 
 A server that was restored from a copy knows less than its members: `heads.py` finds it. One that goes on from files
 first asks all members where they stand, and every answer tells it again, before anything of its turn is released.
+
+`TurnJournal` is the server's note of the turn it is in, durable before clients are asked.
 """
 
+import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +30,6 @@ from tacit.errors import TacitError
 from tacit.federation.protocol import messages
 from tacit.federation.protocol.collect import ReplyCollector, Transport
 from tacit.federation.protocol.heads import Exchange
-from tacit.federation.protocol.journal import TurnJournal
 from tacit.federation.protocol.messages import Arrived, Ask, Kind, Rejected
 from tacit.federation.protocol.terms import Terms
 from tacit.privacy import evaluation as evaluations
@@ -40,6 +42,59 @@ from tacit.rounds.assemble import Assembled
 from tacit.rounds.evaluate import NoisyScores
 from tacit.rounds.round import Progress, Report, Rounds, Watcher
 from tacit.simulation.timing import Clock
+
+
+@dataclass
+class TurnJournal:
+    """The last turn: durable before its charge. `released`: the server was about to make a release of it.
+
+    `fresh`: noise is fresh, so that a repeated round is a new turn with a new charge; else a turn is its round.
+    `repeats`: a turn of which nothing was released may be asked again all the same: the server is trusted with uploads.
+    `evaluated`: all turns that were for evaluations. One that was interrupted is not repeated. `head`: of the ledger.
+    """
+
+    path: Path | None
+    ledger: Ledger
+    fresh: bool = True
+    repeats: bool = False
+    turn: int = -1
+    round: int = -1
+    released: bool = False
+    evaluated: tuple[int, ...] = ()
+    head: str = ""
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.exists():
+            self.turn, self.round, self.released, evaluated, self.head = json.loads(self.path.read_text())
+            self.evaluated = tuple(evaluated)
+
+    def next_turn(self, round: int) -> int:
+        if not self.fresh:
+            return round
+        again = self.repeats and self.round == round and not self.released
+        return self.turn if again else self.new_turn()
+
+    def new_turn(self) -> int:
+        """One that nobody was asked in or charged for."""
+        return max(self.turn, self.ledger.rounds()) + 1
+
+    def begin(self, turn: int, round: int) -> None:
+        self._write(turn, round, False)
+
+    def release(self, turn: int, round: int) -> None:
+        self._write(turn, round, True)
+
+    def evaluate(self, turn: int, round: int) -> None:
+        """Notes the turn of an evaluation, before its charge."""
+        self.evaluated = (*self.evaluated, turn)
+        self._write(turn, round, True)
+
+    def _write(self, turn: int, round: int, released: bool) -> None:
+        self.turn, self.round, self.released, self.head = turn, round, released, str(self.ledger.head())
+        if self.path is not None:
+            content = [turn, round, released, self.evaluated, self.head]
+            write_atomically(self.path, json.dumps(content).encode())
+
 
 STANDING: Final = 20.0  # seconds to wait for members to say where they stand
 
@@ -136,7 +191,7 @@ class FederationServer(Rounds[TurnJournal]):
     def close(self) -> list[str]:
         """Everybody gets the last model and what it was charged for; the names of those who confirmed."""
         ask = self._ask("close", max(self.journal.turn, 0))
-        done = []
+        done: list[str] = []
         for name, blob in self._send(dict.fromkeys(self.terms.names, ask)):
             try:
                 answer = messages.checked(messages.unpack(messages.Answer, blob, messages.SLACK), ask, name)

@@ -66,8 +66,8 @@ class Terms:
 
     def sizes(self, view: LocalView, public: bool) -> np.ndarray:
         """The clients' numbers of rows where the plan makes them `public`; else those of the view, and 1 elsewhere."""
-        told = np.array([checked_rows(seat.rows, public) for seat in self.roster], dtype=np.int64)
-        return told if public else np.maximum(view.sizes, 1)
+        announced = np.array([checked_rows(seat.rows, public) for seat in self.roster], dtype=np.int64)
+        return announced if public else np.maximum(view.sizes, 1)
 
     def place(self, name: str) -> int:
         if name not in self.names:
@@ -122,12 +122,12 @@ def public_view(terms: Terms, dtype: torch.dtype, place: int | None = None) -> L
     return local_view(terms.names, terms.classes, place or 0, (x, y), (x[:0], y[:0]))
 
 
-def with_own_rows(made: Assembled, place: int, terms: Terms, rows: Rows, public: bool) -> Assembled:
+def with_own_rows(assembled: Assembled, place: int, terms: Terms, rows: Rows, public: bool) -> Assembled:
     """What was assembled on zeros, for the client's own rows.
 
     Refuses more or fewer rows than the roster says where their number is `public`: noise is calibrated to it.
     """
-    seat, engine = terms.roster[place], made.engine
+    seat, engine = terms.roster[place], assembled.engine
     if tuple(rows.x.shape[1:]) != terms.inputs:
         raise TacitError(
             f"the rows of '{seat.name}' have shape {tuple(rows.x.shape[1:])}, and the federation's {terms.inputs}"
@@ -141,4 +141,4 @@ def with_own_rows(made: Assembled, place: int, terms: Terms, rows: Rows, public:
         federation = federation.astype(dtype)
     sizes = engine.plan.setting.sizes.copy()
     sizes[place] = len(rows.x)
-    return made._replace(engine=replace(engine, federation=federation, method=engine.method.sized(sizes.tolist())))
+    return assembled._replace(engine=replace(engine, federation=federation, method=engine.method.sized(sizes.tolist())))

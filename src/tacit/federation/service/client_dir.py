@@ -1,22 +1,27 @@
 # pyright: reportMissingImports=false
-"""A client's folder: who it is, what it agreed to, its rows. Readable by its owner alone.
+"""What a server offers to whoever holds an invitation, what a member agrees to, and the folder that it keeps it in.
 
-What a member demands of others where its guarantee rests on them: noise is in shares, and sums are masked.
+What an offer means, a member derives from the experiment's text. It may demand more of others where its guarantee rests
+on them: noise is in shares, and sums are masked. The folder has its agreement and its rows, for its owner alone.
 """
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load, save
 
 from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
-from tacit.experiments.config import full
+from tacit.experiments.build import build_privacy
+from tacit.experiments.config import Config, full
 from tacit.federation.protocol.client import Client, Refusal
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.protocol.terms import Rows, Terms
+from tacit.federation.protocol.terms import MOST_ROWS, Participant, Rows, Terms
 from tacit.federation.service.experiment import (
     client_side,
     evaluates,
@@ -24,14 +29,86 @@ from tacit.federation.service.experiment import (
     foreign_names,
     plan_name,
     public_side,
+    rows_are_public,
 )
-from tacit.federation.service.offer import Offer
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import make_node_key
 from tacit.privacy.ledger.statement import shown
+from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.distributed import epsilon_alone, own_noise
 from tacit.privacy.plan import Plan
 from tacit.rounds.assemble import Assembled
+
+
+@dataclass(frozen=True)
+class Offer:
+    """`inputs`: the shape of a row; `label`: the column of labels; `nodes`: how many members there will be."""
+
+    experiment: str
+    inputs: tuple[int, ...]
+    classes: int
+    nodes: int
+    label: str = "label"
+    permitted: tuple[str, ...] | None = ()  # code beside Tacit's own that its reader runs; None: it is one's own offer
+
+    @cached_property
+    def config(self) -> Config:
+        return experiment_of(self.experiment, self.permitted)
+
+    @property
+    def plan(self) -> str:
+        return plan_name(self.config)
+
+    @property
+    def rows(self) -> bool:
+        """Whether members tell how many rows they have."""
+        return rows_are_public(self.config)
+
+    @property
+    def summed(self) -> bool:
+        """Whether only sums of messages may be seen."""
+        return build_privacy(self.config).plan.server_sees == "sum"
+
+    @property
+    def evaluated(self) -> bool:
+        return evaluates(self.config)
+
+    @property
+    def levels(self) -> dict[str, Level]:
+        return {level.name: level for level in build_privacy(self.config).levels}
+
+    def planned(self, level: str) -> Plan:
+        """The plan that as many members as are offered would have, all of them at one level."""
+        names = [f"member {k}" for k in range(self.nodes)]
+        roster = tuple(Participant(name, level, int(self.rows)) for name in names)
+        terms = Terms("offer", self.experiment, self.inputs, self.classes, roster)
+        return public_side(terms, names[0], self.permitted).engine.plan
+
+    def content(self) -> dict[str, Any]:
+        """For the server's file. What a member does not read there (levels, whether rows are told) is for the door."""
+        levels = {name: asdict(level) for name, level in self.levels.items()}
+        said = {key: value for key, value in asdict(self).items() if key != "permitted"}
+        return {**said, "levels": levels, "rows": self.rows}
+
+
+def read_offer(content: Mapping[str, Any], permitted: tuple[str, ...] = ()) -> Offer:
+    """The offer of a server, or a `TacitError`."""
+    try:
+        inputs = tuple(_count(n) for n in content["inputs"])
+        classes, nodes = _count(content["classes"]), _count(content["nodes"])
+        offer = Offer(str(content["experiment"]), inputs, classes, nodes, str(content["label"]), permitted)
+    except (KeyError, TypeError) as error:
+        raise TacitError(f"the server's offer cannot be read ({error}): both sides need the same Tacit") from None
+    if not inputs:
+        raise TacitError("the server's offer does not say what a row is")
+    return offer
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ROWS:
+        raise TacitError(f"the server's offer has {str(value)[:40]!r} where a number from 1 to 2^31 should stand")
+    return value
+
 
 _ROUNDING = 1e-9  # two machines may calibrate to the same noise with other last digits
 
@@ -85,7 +162,7 @@ class Agreement:
         """Refuses terms that are not those of the agreement. No row is looked at."""
         config = experiment_of(terms.experiment, self.permitted)
         level = config.levels.get(self.level)
-        told = {
+        terms_of = {
             "level": terms.roster[terms.place(self.name)].level,
             "epsilon": level and level.epsilon,
             "delta": level and level.delta,
@@ -96,7 +173,7 @@ class Agreement:
             "classes": terms.classes,
             "allow_large_delta": config.privacy.allow_large_delta,
         }
-        for what, value in told.items():
+        for what, value in terms_of.items():
             if value != getattr(self, what):
                 raise Refusal("terms", f"{what} is {str(value)[:60]!r}, and {getattr(self, what)!r} was agreed on")
 
@@ -105,9 +182,9 @@ class Agreement:
         if not plan.alone:
             return
         (training, evaluation), threshold = _own_shares(plan)
-        for found, floor in ((training, self.own_noise), (evaluation, self.own_noise_evaluated)):
-            if found < floor * (1 - _ROUNDING):
-                raise Refusal("terms", f"one's own share has a noise multiplier of {found:.3g}, below {floor:.3g}")
+        for multiplier, floor in ((training, self.own_noise), (evaluation, self.own_noise_evaluated)):
+            if multiplier < floor * (1 - _ROUNDING):
+                raise Refusal("terms", f"one's own share has a noise multiplier of {multiplier:.3g}, below {floor:.3g}")
         if threshold < self.threshold:
             raise Refusal(
                 "terms", f"{threshold:g} of a cohort could unmask a sum, and {self.threshold:g} was agreed on"
@@ -185,8 +262,8 @@ class ClientFolder:
 
     def _meet(self, terms: Terms, agreement: Agreement) -> None:
         """The other members are those that are known here, and this client's own key is its own."""
-        own = make_node_key(self.folder / "node.key").decode()
-        if terms.roster[terms.place(agreement.name)].key.split()[:2] != own.split()[:2]:
+        public_key = make_node_key(self.folder / "node.key").decode()
+        if terms.roster[terms.place(agreement.name)].key.split()[:2] != public_key.split()[:2]:
             raise Refusal("terms", "the roster has another key in this member's own name")
         self.roster.meet({seat.name: seat.key for seat in terms.roster}, agreement.members)
 

@@ -64,9 +64,9 @@ def for_members(content: Mapping[str, Any], table: str = "") -> dict[str, Any]:
 
 def foreign_names(content: Mapping[str, Any]) -> tuple[str, ...]:
     """What an experiment names that is not Tacit's own: import paths, and what installed packages add."""
-    tables = [(content.get(table), key, SECTIONS[table].registry.own) for table, key in _NAMED]
-    said = [(str(table[key]), own) for table, key, own in tables if isinstance(table, Mapping) and key in table]
-    return tuple(name for name, own in said if name not in own)
+    tables = [(content.get(table), key, SECTIONS[table].registry.builtin) for table, key in _NAMED]
+    said = [(str(table[key]), builtin) for table, key, builtin in tables if isinstance(table, Mapping) and key in table]
+    return tuple(name for name, builtin in said if name not in builtin)
 
 
 def check_keys(content: Mapping[str, Any], permitted: Collection[str] | None = ()) -> None:
@@ -173,11 +173,11 @@ def public_side(terms: Terms, name: str, permitted: tuple[str, ...] | None = ())
 
 
 def client_side(
-    made: Assembled, terms: Terms, name: str, rows: Rows, permitted: tuple[str, ...] | None = ()
+    assembled: Assembled, terms: Terms, name: str, rows: Rows, permitted: tuple[str, ...] | None = ()
 ) -> Assembled:
     """The same with its rows."""
     public = rows_are_public(experiment_of(terms.experiment, permitted))
-    return with_own_rows(made, terms.place(name), terms, rows, public)
+    return with_own_rows(assembled, terms.place(name), terms, rows, public)
 
 
 def seat(config: Config, name: str, level: str, rows: int, key: str = "") -> Participant:

@@ -256,10 +256,10 @@ def guard(handle: Handle, log: Log, turned_away: OversizeLog) -> Handle:
 
     async def answer(request: Request) -> Response:
         try:
-            given = await handle(request)
-            if given.status_code in (401, 403):
+            response = await handle(request)
+            if response.status_code in (401, 403):
                 log.note("refused", request)
-            return given
+            return response
         except TooLarge as error:
             log.note("too large", request)
             if error.key is not None:

@@ -24,9 +24,8 @@ from tacit.errors import TacitError
 from tacit.federation.flower.processes import Node
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.terms import Rows
-from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, about_others
+from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, Offer, about_others, read_offer
 from tacit.federation.service.gateway import leaving
-from tacit.federation.service.offer import Offer, read_offer
 from tacit.federation.service.roster import Enrolment, read_invitation
 from tacit.federation.service.server_dir import ServerFolder
 from tacit.federation.service.supervisor import Station
@@ -47,8 +46,8 @@ def lines(folder: Path) -> Iterator[str]:
         for seat in ServerFolder(folder / "run").terms.roster:
             yield f"{seat.name}: {key_fingerprint(seat.key)}"
         return
-    home = ClientFolder(folder)
-    name, roster = home.agreement.name, home.roster
+    client = ClientFolder(folder)
+    name, roster = client.agreement.name, client.roster
     yield f"{name}: {key_fingerprint(make_node_key(folder / 'node.key').decode())} (you)"
     for other, key in roster.known().items():
         if other != name:
@@ -59,11 +58,11 @@ def lines(folder: Path) -> Iterator[str]:
 
 def change(folder: Path, accept: Sequence[str], own_noise: float | None) -> Iterator[str]:
     """Accepts members by their fingerprints, and another floor for one's own share of the noise; says so."""
-    home = ClientFolder(folder)
+    client = ClientFolder(folder)
     for shown in accept:
-        yield f"accepted: {home.roster.accept(shown)}"
+        yield f"accepted: {client.roster.accept(shown)}"
     if own_noise is not None:
-        home.settle(replace(home.agreement, own_noise=own_noise, own_noise_evaluated=own_noise))
+        client.settle(replace(client.agreement, own_noise=own_noise, own_noise_evaluated=own_noise))
         yield f"from now on your own share of the noise has a multiplier of at least {own_noise:g}"
 
 
@@ -86,7 +85,7 @@ def join(
 
     `permitted`: what is not Tacit's own code and may be imported, as the experiment names it.
     """
-    home = ClientFolder(folder)
+    client = ClientFolder(folder)
     if (folder / "server.json").exists():
         return returning(folder)
     token, mark = read_invitation(invitation)
@@ -101,7 +100,7 @@ def join(
     key = make_node_key(folder / "node.key").decode()
     count = len(rows.x) if offer.rows else 0
     _post(server, ca, "enrol", {"invitation": token, "name": name, "level": level, "rows": count, "key": key})
-    home.settle(word, rows)
+    client.settle(word, rows)
     write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
     console.print(f"'{name}' has joined at level '{level}': {offer.levels[level].guarantee}")
     console.print(f"The fingerprint of your key, by which others know you: {key_fingerprint(key)}", soft_wrap=True)
@@ -161,8 +160,8 @@ class News:
 
 def leave(folder: Path) -> None:
     """Takes the client off the server's list. Its folder, with its ledger, stays."""
-    home, node = ClientFolder(folder), returning(folder)
-    name, when = home.agreement.name, time.time()
+    client, node = ClientFolder(folder), returning(folder)
+    name, when = client.agreement.name, time.time()
     signature = sign(folder / "node.key", leaving(name, when))
     _post(node.server, node.ca, "leave", {"name": name, "time": when, "signature": signature})
 
@@ -175,10 +174,10 @@ def _authority(server: str, mark: str, folder: Path) -> Path:
         except httpx.HTTPError as error:
             raise TacitError(f"cannot reach {server}: {error}") from error
     try:
-        found = fingerprint(pem)
+        mark_of_server = fingerprint(pem)
     except ValueError:
-        found = ""
-    if found != mark:
+        mark_of_server = ""
+    if mark_of_server != mark:
         raise TacitError(f"{server} is not the server of this invitation: ask who gave it to you")
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)

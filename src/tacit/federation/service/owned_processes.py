@@ -138,8 +138,10 @@ def started(pid: int) -> str | None:
 
 def _started_elsewhere(pid: int) -> str | None:
     """Where there is no /proc: from `ps`, to the second."""
-    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.split()
-    return None if not told or told[0].startswith("Z") else " ".join(told[1:])
+    fields = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True
+    ).stdout.split()
+    return None if not fields or fields[0].startswith("Z") else " ".join(fields[1:])
 
 
 def _note(folder: Path, pid: int, what: str) -> None:

@@ -49,10 +49,10 @@ class Enrolment:
     def invite(self, count: int) -> list[str]:
         """New invitations: a secret that works once, and the fingerprint of the server's authority."""
         mark = base64.urlsafe_b64encode(bytes.fromhex(fingerprint((self.folder / "ca.crt").read_bytes())))
-        made = [secrets.token_urlsafe(18) for _ in range(count)]
+        tokens = [secrets.token_urlsafe(18) for _ in range(count)]
         open_ = self._read("invitations", [])
-        self._write("invitations", open_ + [_digest(token) for token in made])
-        return [f"{token}.{mark.decode().rstrip('=')}" for token in made]
+        self._write("invitations", open_ + [_digest(token) for token in tokens])
+        return [f"{token}.{mark.decode().rstrip('=')}" for token in tokens]
 
     def invited(self, token: str) -> bool:
         return any(hmac.compare_digest(_digest(token), known) for known in self._read("invitations", []))
@@ -87,12 +87,12 @@ class Enrolment:
 
     def leave(self, name: str) -> Member:
         """Marks a member as gone; its name stays taken, and its account stays what it is."""
-        found = next((member for member in self.members() if member.name == name and not member.left), None)
-        if found is None:
+        leaving = next((member for member in self.members() if member.name == name and not member.left), None)
+        if leaving is None:
             raise TacitError(f"'{name}' is not a member")
         rows = [asdict(each) | ({"left": True} if each.name == name else {}) for each in self.members()]
         self._write("members", rows)
-        return found
+        return leaving
 
     def _read(self, name: str, otherwise: Any) -> Any:
         path = self.folder / f"{name}.json"

@@ -1,9 +1,13 @@
-"""`tacit serve`: everything that a server needs, from one file. Goes on where it stood if it is started again."""
+"""`tacit serve`: everything that a server needs, from one file. Goes on where it stood if it is started again.
+
+`Local` is a whole federation on one machine, with all that a real one has: TLS, node keys, a process for each part.
+"""
 
 import json
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +18,70 @@ from rich.table import Table
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy, load_data
 from tacit.experiments.config import Config, FederationTable
-from tacit.federation.flower.processes import LOOPBACK, Link
+from tacit.federation.flower.processes import LOOPBACK, Link, Node, free_port
 from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
-from tacit.federation.service.client_dir import Agreement
-from tacit.federation.service.local import Local
-from tacit.federation.service.offer import Offer
+from tacit.federation.service.client_dir import Agreement, ClientFolder, Offer
 from tacit.federation.service.roster import Enrolment, Member
 from tacit.federation.service.server_dir import ServerFolder, Settings
-from tacit.federation.service.supervisor import Site
-from tacit.federation.service.tls import key_fingerprint
+from tacit.federation.service.supervisor import Site, Station
+from tacit.federation.service.tls import key_fingerprint, make_node_key
 from tacit.privacy.ledger.statement import shown, statement
 from tacit.report.earlier_runs import epochs_in
 from tacit.report.integrity import open_ledger
+
+
+@dataclass
+class Local:
+    """Use it as a context: whatever was started is ended."""
+
+    folder: Path
+    nodes: dict[str, int] = field(default_factory=dict)
+    running: dict[str, Station] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.site = Site(Link(self.folder / "server", free_port()), LOOPBACK, free_port())
+
+    def __enter__(self) -> "Local":
+        self.site.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self.running):
+            self.stop(name, kill=True)
+        self.site.__exit__()
+
+    def home(self, name: str) -> ClientFolder:
+        return ClientFolder(self.folder / "clients" / name)
+
+    def admit(self, agreement: Agreement, rows: Rows) -> str:
+        """A client with its rows, its key and its number; its public key."""
+        client = self.home(agreement.name)
+        client.settle(agreement, rows)
+        key = make_node_key(client.folder / "node.key")
+        node = self.nodes[agreement.name] = self.site.link.register(key, agreement.name)
+        member = Member(agreement.name, agreement.level, len(rows.x), node, key.decode())
+        Enrolment(self.site.link.folder).admit(member)
+        return key.decode()
+
+    def node(self, name: str) -> Node:
+        return Node(self.home(name).folder, f"{LOOPBACK}:{self.site.port}", self.site.link.folder / "ca.crt")
+
+    def start(self, name: str) -> None:
+        """Starts the node of a client, or starts it again."""
+        self.running.setdefault(name, Station(self.node(name))).start()
+
+    def stop(self, name: str, kill: bool = False) -> None:
+        """Ends a node, or kills it with everything that it runs."""
+        if (station := self.running.pop(name, None)) is not None:
+            station.stop(kill)
+
+    def revive(self) -> None:
+        """Starts again every node that has ended by itself, as the one who runs it would."""
+        for station in list(self.running.values()):
+            if not station.whole:
+                station.start()
+
 
 Say = Callable[[str], None]
 
@@ -60,8 +115,8 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
     with Local(folder) as fed:
         seats = []
         for k, name in enumerate(data.ids):
-            own, test, level = data.rows(k), data.test_rows(k), choices.of(k)
-            rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
+            train, test, level = data.rows(k), data.test_rows(k), choices.of(k)
+            rows = Rows(data.x[train], data.y[train], data.test_x[test], data.test_y[test])
             key = fed.admit(Agreement.to(offer, name, level.name), rows)
             seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
             fed.start(name)
@@ -77,18 +132,18 @@ def _watched(
     site: Site, run_folder: ServerFolder, console: Console, also: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Follows a run to its end, with a live table where there is a terminal and a line for each round elsewhere."""
-    told: list[int] = [0]
+    shown_rows: list[int] = [0]
     with Live(_picture(run_folder), console=console, refresh_per_second=2, transient=True) as live:
 
         def watch() -> None:
             also()
             rows = run_folder.told()
-            if len(rows) > told[0]:
+            if len(rows) > shown_rows[0]:
                 live.update(_picture(run_folder))
                 if not console.is_terminal:
-                    for row in rows[told[0] :]:
+                    for row in rows[shown_rows[0] :]:
                         console.print(_line(row))
-                told[0] = len(rows)
+                shown_rows[0] = len(rows)
 
         site.conduct([run_folder], watch=watch)
     console.print(_picture(run_folder))
@@ -136,9 +191,9 @@ def spent(run_folder: ServerFolder) -> dict[str, str]:
     with open_ledger(run_folder.folder) as ledger:
         lines = statement(ledger, epochs_in(run_folder.folder))
     levels = {line.scope: f"epsilon {shown(line.epsilon)}" for line in lines if line.scope.startswith("level:")}
-    own = [line for line in lines if line.scope.startswith("client:")]
-    if own:
-        worst = max(own, key=lambda line: line.epsilon)
+    clients = [line for line in lines if line.scope.startswith("client:")]
+    if clients:
+        worst = max(clients, key=lambda line: line.epsilon)
         levels["clients"] = f"epsilon at most {shown(worst.epsilon)} ({worst.scope.partition(':')[2]})"
     return levels
 

@@ -26,12 +26,12 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
     """`ca.crt`, `server.pem` and `server.key`, unless they are there. The authority's own key is not kept."""
     if (folder / "server.key").exists():
         return
-    authority, own = ec.generate_private_key(_CURVE), ec.generate_private_key(_CURVE)
+    authority, server = ec.generate_private_key(_CURVE), ec.generate_private_key(_CURVE)
     ca = _certificate("Tacit federation", authority, authority, None, [])
-    leaf = _certificate(hosts[0], own, authority, ca, hosts)
+    leaf = _certificate(hosts[0], server, authority, ca, hosts)
     write_atomically(folder / "ca.crt", _pem(ca))
     write_atomically(folder / "server.pem", _pem(leaf) + _pem(ca))
-    _secret(folder / "server.key", _private(own))
+    _secret(folder / "server.key", _private(server))
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -72,7 +72,7 @@ def _certificate(
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
-    made = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer.subject if issuer else subject)
@@ -87,11 +87,15 @@ def _certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
     if issuer is None:
-        made = made.add_extension(_usage(signing=True), critical=True)
+        builder = builder.add_extension(_usage(signing=True), critical=True)
     else:
-        made = made.add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
-        made = made.add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    return made.sign(signer, hashes.SHA384())
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False
+        )
+        builder = builder.add_extension(
+            x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
+    return builder.sign(signer, hashes.SHA384())
 
 
 def _usage(signing: bool) -> x509.KeyUsage:

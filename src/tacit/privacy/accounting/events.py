@@ -13,9 +13,9 @@ event whose divergences nobody registered is refused. `skellam.py` is an example
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, singledispatch
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tacit.errors import TacitError
 
@@ -109,7 +109,7 @@ def _kind(name: str) -> type | None:
     if name not in _KINDS:
         from tacit.privacy.mechanisms import MECHANISMS
 
-        len(MECHANISMS)  # those of other packages, too
+        list(MECHANISMS.importable())  # those of other packages, too
     return _KINDS.get(name)
 
 
@@ -124,7 +124,9 @@ def _fields(event: "DpEvent") -> Iterator[tuple[str, Any, Any]]:
 def _pack_value(value: Any, kind: Any) -> Any:
     if kind in (int, float):
         return kind(value)
-    return [_pack(inner) for inner in value] if isinstance(value, (list, tuple)) else _pack(value)
+    if isinstance(value, (list, tuple)):
+        return [_pack(inner) for inner in cast(Sequence["DpEvent"], value)]
+    return _pack(value)
 
 
 def _unpack(data: dict[str, Any]) -> "DpEvent":
@@ -136,8 +138,8 @@ def _unpack(data: dict[str, Any]) -> "DpEvent":
 
 def _unpack_value(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_unpack(inner) for inner in value)
-    return _unpack(value) if isinstance(value, dict) else value
+        return tuple(_unpack(inner) for inner in cast(list[dict[str, Any]], value))
+    return _unpack(cast(dict[str, Any], value)) if isinstance(value, dict) else value
 
 
 def atoms(history: Mapping["DpEvent", int]) -> dict["DpEvent", int]:

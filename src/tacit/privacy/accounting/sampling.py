@@ -108,11 +108,11 @@ class Counts:
     @cached_property
     def _most(self) -> list[tuple[int, ...]]:
         """For each length: batch by batch, the most of the programs that are no shorter."""
-        found: list[tuple[int, ...]] = []
+        groups: list[tuple[int, ...]] = []
         for length in reversed(self._lengths):
-            own = self.programs[length]
-            found.append(tuple(map(max, own, found[-1])) if found else own)
-        return found[::-1]
+            program = self.programs[length]
+            groups.append(tuple(map(max, program, groups[-1])) if groups else program)
+        return groups[::-1]
 
 
 def round_event(batches: BatchRule, rows: int, asked: Sequence[int]) -> tuple[Callable[[float], Any], int]:

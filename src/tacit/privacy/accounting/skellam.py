@@ -25,14 +25,9 @@ else:
     DpEvent = object  # dp-accounting takes a second to import, and asks nothing of an event
 
 
-@register
-@attr.frozen
-class SkellamDpEvent(DpEvent):
-    """Noise of this variance on a sum of integer vectors that one client moves by at most these norms."""
-
+class _Skellam(DpEvent):
     variance: float
     l2: float
-    l1: float
 
     @property
     def multiplier(self) -> float:
@@ -42,7 +37,17 @@ class SkellamDpEvent(DpEvent):
 
 @register
 @attr.frozen
-class SampledSkellamDpEvent(DpEvent):
+class SkellamDpEvent(_Skellam):
+    """Noise of this variance on a sum of integer vectors that one client moves by at most these norms."""
+
+    variance: float
+    l2: float
+    l1: float
+
+
+@register
+@attr.frozen
+class SampledSkellamDpEvent(_Skellam):
     """The same on a Poisson sample, seen by who does not know the cohort.
 
     `edge`: the probability, over the other clients' draws, that what is released tells whether the client was drawn
@@ -55,10 +60,6 @@ class SampledSkellamDpEvent(DpEvent):
     variance: float
     l2: float
     l1: float
-
-    @property
-    def multiplier(self) -> float:
-        return math.sqrt(self.variance) / self.l2
 
 
 Event = SkellamDpEvent | SampledSkellamDpEvent

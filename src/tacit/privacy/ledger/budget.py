@@ -1,7 +1,7 @@
 """Budgets: who can still afford a round. Checked before anything is broadcast, charged before it is released.
 
 A client may change its level between rounds. The change is written to the ledger first, and the next draw uses it. The
-client keeps its account (`level_periods.py`); its limit is that of the level it is at now, and it is no longer asked
+client keeps its account (`membership.py`); its limit is that of the level it is at now, and it is no longer asked
 once the next round would take the account past it. Whoever is not asked is not in the level's sum, so divisors and
 weights count the asked members only: a public number, because it follows from choices, changes and events, never from
 data.
@@ -9,6 +9,7 @@ data.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import most
 from tacit.privacy.ledger.earlier_events import refuse_to_go_on
 from tacit.privacy.ledger.ledger import Budget, Charge, Ledger
-from tacit.privacy.level_periods import Stays, accounts
-from tacit.privacy.membership import Change, LevelHistory, Rows
+from tacit.privacy.membership import Change, LevelHistory, Rows, Stays, accounts
 from tacit.privacy.plan import Account, Plan
 
 _EVER = 2**31
@@ -132,17 +132,17 @@ class BudgetTracker:
 
     def _at_first(self, start: int) -> np.ndarray:
         """Rounds left to each client if nobody had changed."""
-        spent: dict[str, Counter] = {}
+        spent: dict[str, Counter[Any]] = {}
         for entry in self._ledger.entries():
             if entry.round < start:
                 spent.setdefault(entry.scope, Counter())[entry.event] += entry.count
-        nothing, rounds = Counter(), self.plan.setting.rounds
+        nothing, rounds = Counter[Any](), self.plan.setting.rounds
         left = np.full(len(self.plan.setting.ids), _EVER, dtype=np.int64)
         for account in self.plan.levels:
             left[self._at(account)] = self._rounds_left(account, spent.get(account.scope, nothing), rounds)
         for k in range(len(left)):
-            if (own := self.plan.client(k)) is not None:
-                left[k] = self._rounds_left(own, spent.get(own.scope, nothing), rounds)
+            if (account := self.plan.client(k)) is not None:
+                left[k] = self._rounds_left(account, spent.get(account.scope, nothing), rounds)
         return left
 
     def _register(self, accounts: Sequence[Account]) -> None:
@@ -155,7 +155,7 @@ class BudgetTracker:
                 note = "" if place is None else Budget.at(self.plan.setting.choices.of(place).name)
                 self._ledger.budget(a.scope, a.unit, a.relation, a.epsilon, a.delta, accountant, note)
 
-    def _rounds_left(self, account: Account | None, spent: Counter, rounds: int) -> int:
+    def _rounds_left(self, account: Account | None, spent: Counter[Any], rounds: int) -> int:
         """How many more rounds the account can pay for, of so many that may come."""
         if account is None or account.epsilon is None:
             return _EVER

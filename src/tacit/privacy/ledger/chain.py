@@ -17,7 +17,7 @@ import json
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tacit.errors import TacitError
 
@@ -102,10 +102,10 @@ def chained(db: sqlite3.Connection) -> bool:
 
 def head(db: sqlite3.Connection) -> Head:
     sql = "SELECT serial, hash FROM chain ORDER BY serial DESC LIMIT 1"
-    found = db.execute(sql).fetchone() if chained(db) else None
-    if found is None:
+    row = db.execute(sql).fetchone() if chained(db) else None
+    if row is None:
         raise TacitError("the ledger has no chain: open it to write, or, if it was changed, restore the newest copy")
-    return Head(*found)
+    return Head(*row)
 
 
 def holds(db: sqlite3.Connection, kept: Head) -> bool:
@@ -180,8 +180,8 @@ def _loose(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _where(db: sqlite3.Connection, table: str, last: int) -> str:
-    found = db.execute("SELECT round FROM charges WHERE rowid = ?", (last,)).fetchone() if table == "charges" else None
-    return f", round {found[0]}" if found else ""
+    row = db.execute("SELECT round FROM charges WHERE rowid = ?", (last,)).fetchone() if table == "charges" else None
+    return f", round {row[0]}" if row else ""
 
 
 def _genesis(identity: str, format: int, older: int) -> str:
@@ -194,7 +194,7 @@ def _next(digest: str, table: str, values: Iterable[object]) -> str:
     return hashlib.sha256(f"{digest}{row}".encode()).hexdigest()
 
 
-def _rows(db: sqlite3.Connection, table: str, after: int, to: int | None = None) -> Iterable[tuple]:
+def _rows(db: sqlite3.Connection, table: str, after: int, to: int | None = None) -> Iterable[tuple[Any, ...]]:
     """With their place in front, in the order in which they were written."""
     sql = f"SELECT rowid, * FROM {table} WHERE rowid > ? {'' if to is None else 'AND rowid <= ?'} ORDER BY rowid"
     return db.execute(sql, (after,) if to is None else (after, to))

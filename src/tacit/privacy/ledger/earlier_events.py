@@ -1,7 +1,7 @@
 """Charges of earlier versions that say less than was spent: recognised in a ledger, and recomputed.
 
 Under the record plan, earlier versions charged k private gradients on one Poisson batch as k samples of their own: a
-round of s steps as s k times a sampled Gaussian. The right event is s samples of the k-fold Gaussian (`queries.py`).
+round of s steps as s k times a sampled Gaussian. The right event is s samples of the k-fold Gaussian (`sampling.py`).
 For k = 1 both are the same.
 
 *Recognised:* a record-level charge of a sampled Gaussian that does not say how many queries the sample answered. Later
@@ -89,7 +89,7 @@ def _fitting(entry: "Entry", epochs: int | None) -> tuple[int, ...]:
 def recomputed(ledger: "Ledger", epochs: int | None = None) -> dict[str, Charged]:
     """Of the scopes that an earlier version charged too little, or may have: both histories."""
     terms = ledger.terms()
-    found: dict[str, Charged] = {}
+    charges: dict[str, Charged] = {}
     for scope, stated in ledger.histories().items():
         if scope not in terms:
             raise TacitError(
@@ -101,8 +101,8 @@ def recomputed(ledger: "Ledger", epochs: int | None = None) -> dict[str, Charged
             right = _history(put_right(entry, epochs) for entry in entries)
             if right != stated:
                 certain = all(len(_fitting(entry, epochs)) < 2 for entry in entries)
-                found[scope] = Charged(stated, right, certain)
-    return found
+                charges[scope] = Charged(stated, right, certain)
+    return charges
 
 
 def spent(ledger: "Ledger", scope: str, until: int | None = None, epochs: int | None = None) -> "Counter[DpEvent]":
@@ -123,10 +123,10 @@ def _history(entries: Iterable["Entry"]) -> "Counter[DpEvent]":
 
 def refuse_to_go_on(ledger: "Ledger", epochs: int | None) -> None:
     """A run whose noise was calibrated to a figure that is too small cannot be finished as it was promised."""
-    if found := recomputed(ledger, epochs):
+    if earlier := recomputed(ledger, epochs):
         raise TacitError(
             f"this run was begun by an earlier version, which charged several private gradients on one batch as if "
-            f"each had a batch of its own ({len(found):,} accounts): its noise is too small for its budget. "
+            f"each had a batch of its own ({len(earlier):,} accounts): its noise is too small for its budget. "
             "`tacit ledger` says what was really spent; start a new run"
         )
 

@@ -1,7 +1,7 @@
 """A durable record of what was spent, and by whom. Charged before anything is released.
 
 The ledger keeps events, not epsilons: any accountant can replay it. Beside the events of levels it keeps the stays of
-the clients that changed their level, so that each one's own account can be replayed (`level_periods.py`). Rows are only
+the clients that changed their level, so that each one's own account can be replayed (`membership.py`). Rows are only
 ever added; the file itself refuses to change or delete one, and a chain of hashes shows whether somebody did so all
 the same (`chain.py`). One process writes at a time, any number may read.
 """
@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 
 from tacit.errors import StorageError, TacitError
 from tacit.privacy.accounting.events import from_json, to_json
-from tacit.privacy.ledger.chained import Chained
-from tacit.privacy.ledger.sqlite import connect, connect_to_read
+from tacit.privacy.ledger.sqlite import Chained, connect, connect_to_read
 from tacit.privacy.ledger.statement import Budget, Line, statement
-from tacit.privacy.level_periods import LevelPeriod, Stays, told
+from tacit.privacy.membership import LevelPeriod, Stays, told
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -175,7 +174,7 @@ class Ledger(Chained):
 
         What is said later of the same client and round holds.
         """
-        rows = [(stay, client) for client, several in stays.items() for stay in several]
+        rows = [(stay, client) for client, periods in stays.items() for stay in periods]
         now = time.time()
         with self._transaction() as db:
             (last,) = db.execute("SELECT COALESCE(MAX(serial), 0) FROM stays").fetchone()
@@ -254,7 +253,7 @@ class Ledger(Chained):
         self.close()
 
     @contextmanager
-    def _transaction(self, terms: Iterable[_Terms] = ()) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, terms: Iterable[_Terms] = ()) -> Generator[sqlite3.Connection]:
         """All or nothing: the terms of the scopes, the budget lines that are not yet on disk, and the caller's rows."""
         with self._lock:
             terms = {*terms, *(astuple(line)[:3] for line in self._pending)}
@@ -288,10 +287,10 @@ class Ledger(Chained):
 
     def _histories(self, where: str, *values: object) -> "dict[str, Counter[DpEvent]]":
         sql = f"SELECT scope, event, SUM(count) FROM charges {where} GROUP BY scope, event"
-        found: dict[str, Counter[DpEvent]] = {}
+        histories: dict[str, Counter[DpEvent]] = {}
         for scope, event, count in self._query(sql, *values):
-            found.setdefault(scope, Counter())[from_json(event)] += count
-        return found
+            histories.setdefault(scope, Counter())[from_json(event)] += count
+        return histories
 
     def _stored_budgets(self) -> Iterator[Budget]:
         return (Budget(*row) for row in self._query("SELECT * FROM budgets"))

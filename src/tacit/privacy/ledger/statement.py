@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tacit.privacy.accounting.accountant import Answer, answer
 from tacit.privacy.accounting.events import describe
 from tacit.privacy.ledger.earlier_events import Charged, recomputed, remark
-from tacit.privacy.level_periods import Stays, accounts, promise
+from tacit.privacy.membership import Stays, accounts, promise
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -91,7 +91,7 @@ def statement(ledger: "Ledger", epochs: int | None = None) -> list[Line]:
     histories |= {scope: charged.right for scope, charged in earlier.items()}
     budgets |= _latest(ledger, budgets)
     prices: dict[Any, tuple[Answer, Answer]] = {}
-    lines = []
+    lines: list[Line] = []
     for scope, (unit, relation) in sorted(ledger.terms().items()):
         history, budget = histories.get(scope, Counter()), budgets.get(scope)
         key = (frozenset(history.items()), relation, budget and (budget.delta, budget.accountant))
@@ -121,8 +121,8 @@ def moved(ledger: "Ledger", only: str | None = None, epochs: int | None = None) 
     alike: dict[Any, list[str]] = {}
     for client, spent in accounts(ledger, stays, epochs=epochs).items():
         alike.setdefault((stays[client], frozenset(spent.items())), []).append(client)
-    found = [_moved(ledger, tuple(clients), key[0], Counter(dict(key[1]))) for key, clients in alike.items()]
-    return sorted(found, key=lambda each: -len(each.clients))
+    accounts_ = [_moved(ledger, tuple(clients), key[0], Counter(dict(key[1]))) for key, clients in alike.items()]
+    return sorted(accounts_, key=lambda each: -len(each.clients))
 
 
 def _moved(ledger: "Ledger", clients: tuple[str, ...], stays: Stays, history: "Counter[DpEvent]") -> Moved:
@@ -179,21 +179,21 @@ def _line(
     history: Mapping["DpEvent", int],
     budget: Budget | None,
     rounds: int,
-    found: Answer,
+    price: Answer,
     rdp: Answer,
 ) -> Line:
     delta = budget.delta if budget else None
     terms = (
-        f"{unit}-level, {relation}, delta {'unknown' if delta is None else f'{delta:g}'}, {found.accountant.upper()}"
+        f"{unit}-level, {relation}, delta {'unknown' if delta is None else f'{delta:g}'}, {price.accountant.upper()}"
     )
-    claim = NO_GUARANTEE if math.isinf(found.epsilon) else f"epsilon {shown(found.epsilon)}"
+    claim = NO_GUARANTEE if math.isinf(price.epsilon) else f"epsilon {shown(price.epsilon)}"
     return Line(
         scope=scope,
         unit=unit,
         relation=relation,
         delta=delta,
-        epsilon=found.epsilon,
-        accountant=found.accountant,
+        epsilon=price.epsilon,
+        accountant=price.accountant,
         epsilon_rdp=rdp.epsilon,
         budget=budget.epsilon if budget else None,
         rounds=rounds,

@@ -127,8 +127,8 @@ def _parts(leaf: Operand) -> tuple[Tensor, ...]:
 
 def compiled_sum(uploads: Uploads, bound: float | Tensor, levels: int) -> ClippedSum:
     """In C, for single precision."""
-    found = library()
-    assert found is not None, "asked before"
+    compiled = library()
+    assert compiled is not None, "asked before"
     clients, limit = len(uploads.level), limit_of(bound, torch.float32)
     parts = [tuple(part.contiguous() for part in _parts(leaf)) for leaf in uploads.leaves.values()]
     totals = {name: torch.empty(levels, *leaf.shape[1:]) for name, leaf in uploads.leaves.items()}
@@ -139,7 +139,7 @@ def compiled_sum(uploads: Uploads, bound: float | Tensor, levels: int) -> Clippe
     _require(level.shape == real.shape == (clients,) and bool(((level >= 0) & (level < levels)).all()))
     power, factor = torch.empty(clients, dtype=torch.float64), torch.empty(clients)
     numbers = len(parts), clients, levels, float(limit.limit), float(limit.least)
-    c_library.call(found, "clipped_upload_sum", (table, level, real, power, factor), *numbers)
+    c_library.call(compiled, "clipped_upload_sum", (table, level, real, power, factor), *numbers)
     kept = torch.where(factor == 0, 0.0, power.float() * factor.square())
     return ClippedSum(totals, factor == 1, kept)
 

@@ -86,7 +86,18 @@ class Clip(Protocol):
 @checked
 @dataclass(frozen=True)
 class Fixed:
-    """The same bound in every round. No bit is sent, so nothing is paid for."""
+    """The same clip bound in every round. No bit is sent, so nothing is paid for.
+
+    Args:
+        bound: on the norm of a whole upload. Larger uploads are scaled down to it.
+
+    Raises:
+        TacitError: a bound that is not positive.
+
+    >>> import tacit
+    >>> tacit.Grouped(clip=tacit.Fixed(0.2)) == tacit.Grouped(clip=0.2)
+    True
+    """
 
     bound: float = 1.0
 
@@ -106,10 +117,23 @@ class Fixed:
 @checked
 @dataclass(frozen=True)
 class Quantile:
-    """A bound that settles where a share `target` of the updates is not clipped (Andrew et al. 2021).
+    """A clip bound that settles where a share `target` of the updates is not clipped (Andrew et al. 2021).
 
-    The bit [norm <= bound] is one more coordinate of the private release. Its multiplier is `thrift` times the
-    total z, so the update's own is z / sqrt(1 - thrift^-2): with 5, 2% more noise.
+    The bit [norm <= bound] is one more coordinate of the private release. Its multiplier is `thrift` times the total z,
+    so the update's own is z / sqrt(1 - thrift^-2): with 5, 2% more noise.
+
+    Args:
+        bound: where it starts.
+        target: the share of updates that shall not be clipped.
+        speed: by how much a round may move it, in logarithms.
+        thrift: how much more noise a bit has than the update; what the bits cost is part of the stated epsilon.
+
+    Raises:
+        TacitError: a bound or speed that is not positive, a target outside of 0 to 1, or a thrift of 1 or less.
+
+    >>> import tacit
+    >>> round(tacit.Quantile(thrift=5).multiplier(1.0), 3)
+    1.021
     """
 
     bound: float = 0.1

@@ -75,12 +75,12 @@ def sample(size: int, log_std: int, words: Words) -> NDArray[np.int64]:
     """`size` independent discrete Gaussian numbers of parameter 2^log_std, exactly."""
     if not 0 <= log_std <= LARGEST:
         raise ValueError(f"the parameter is 2^{log_std}, and 2^0 to 2^{LARGEST} are drawn")
-    found: list[NDArray[np.int64]] = []
+    parts: list[NDArray[np.int64]] = []
     missing = size
     while missing > 0:
-        found.append(_accepted(missing + missing // 2 + 8, log_std, words)[:missing])
-        missing -= len(found[-1])
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        parts.append(_accepted(missing + missing // 2 + 8, log_std, words)[:missing])
+        missing -= len(parts[-1])
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def _accepted(size: int, p: int, words: Words) -> NDArray[np.int64]:
@@ -164,9 +164,9 @@ def _thresholds(bits: int) -> tuple[int, ...]:
     """
     guard = _GUARD
     while True:
-        found = _places(bits, bits + guard)
-        if found is not None:
-            return found
+        table = _places(bits, bits + guard)
+        if table is not None:
+            return table
         guard *= 2
 
 
@@ -176,16 +176,17 @@ def _places(bits: int, scale: int) -> tuple[int, ...] | None:
     while weights[-1]:
         weights.append(weights[-1] * ratio >> scale)
         ratio = (ratio * root >> scale) * root >> scale
-    total, below, found = sum(weights), 0, []
+    thresholds: list[int] = []
+    total, below = sum(weights), 0
     for weight in weights:
         below += weight
         low = ((below - _MARGIN) << bits) // (total + _MARGIN)
         high = ((below + _MARGIN) << bits) // (total - _MARGIN)
         if min(high, (1 << bits) - 1) != low:
             return None
-        found.append(low)
+        thresholds.append(low)
         if low == (1 << bits) - 1:
-            return tuple(found)
+            return tuple(thresholds)
     return None
 
 

@@ -34,20 +34,7 @@ from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, clip
 from tacit.privacy.mechanisms.integer_coding import Coding, rotate, rotate_back, solve, unwrap
 from tacit.privacy.mechanisms.release import Inadmissible, MaskedSum, Message, Release, Totals
-from tacit.privacy.plan import (
-    Account,
-    CalibrationContext,
-    Mechanism,
-    Plan,
-    Seen,
-    Words,
-    account_for,
-    central_noise,
-    gaussian_event,
-    noise_for,
-    only_level,
-    participations_of,
-)
+from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan, Seen, Words, gaussian_event
 
 BODY: Final = "integers"
 _SHORT: Final = {"server": 1e-2, "released": 1e-5}
@@ -179,10 +166,25 @@ def _poisson(n: int, rate: float, expected: float, short: float, away: float = _
 class Distributed(Mechanism):
     """Each client adds a share of the noise to integers of `bits` bits; only their sum is ever seen.
 
-    `budget`: the figure that a level's epsilon limits, "server" or "released". The noise is calibrated to
-    `participations` of one client (default: what 99% of the clients stay below), or to all rounds. `secure_sum`: a
-    simulation, too, makes the sum by secure aggregation, which takes time and gives the same. `threshold`: the share of
-    a cohort that must stay to the end for its sum to be unmasked; more than half of it, if 0.5.
+    The guarantee is of a client's whole contribution, against the server too, as long as it sees only the sum: in a
+    federation secure aggregation sees to that. How far it rests on the other clients is told when somebody joins.
+
+    Args:
+        clip: the fixed bound on an upload's norm.
+        bits: of each number that is sent.
+        budget: the figure that a level's epsilon limits: "server", or "released" (those who see only released models).
+        participations: of one client that the noise is calibrated to; by default what 99% of the clients stay below.
+        project: clip what would be uploaded after every local step, too.
+        secure_sum: a simulation, too, makes the sum by secure aggregation, which takes time and gives the same.
+        threshold: the share of a cohort that must stay to the end for its sum to be unmasked; more than half, if 0.5.
+
+    Raises:
+        TacitError: a clip bound that moves, another budget, a threshold outside of 0.5 to 1; and in a run, more than
+            one level, or too few bits for the epsilon.
+
+    >>> import tacit
+    >>> tacit.Distributed(clip=0.5, bits=16).server_sees
+    'sum'
     """
 
     name: ClassVar[str] = "distributed"
@@ -230,7 +232,7 @@ class Distributed(Mechanism):
             raise TacitError(
                 "with a rota no sampling hides who took part, so both figures are one: use budget 'server'"
             )
-        level, times = only_level(setting), participations_of(self.participations, setting)
+        level, times = setting.only_level, setting.participations(self.participations)
         who = crowd(setting, _SHORT[self.budget], times if self.budget == "server" else None)
         z = self._noise(level, setting, who, times)
         coding = self._coding(z, setting, who)
@@ -263,7 +265,7 @@ class Distributed(Mechanism):
 
         often = times if self.budget == "server" else setting.rounds
         try:
-            return noise_for(level, setting, event_of, often, ZERO_OUT, len(setting.ids))
+            return setting.noise(level, event_of, often, ZERO_OUT, len(setting.ids))
         except TacitError as error:
             if "no amount of noise" not in str(error):
                 raise
@@ -273,14 +275,14 @@ class Distributed(Mechanism):
 
     def _against_server(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
         ids, rounds = plan.setting.ids, plan.setting.rounds
-        own = account_for("", "client", ZERO_OUT, server, 1, level)
+        account = Account.of("", "client", ZERO_OUT, server, 1, level)
         if plan.setting.most is not None:
-            return self._by_rota(plan, own, times)
-        beside = replace(own, scope=f"released:{level.name}", event=released, epsilon=None)
+            return self._by_rota(plan, account, times)
+        beside = replace(account, scope=f"released:{level.name}", event=released, epsilon=None)
         figure = answer({released: rounds}, level.delta or 0.0, ZERO_OUT, "rdp").epsilon
         return replace(
             plan,
-            client=lambda k: replace(own, scope=f"client:{ids[k]}"),
+            client=lambda k: replace(account, scope=f"client:{ids[k]}"),
             beside=lambda _: (beside,),
             notes=(
                 f"noise calibrated for {times} participations of one client",
@@ -290,25 +292,25 @@ class Distributed(Mechanism):
             ),
         )
 
-    def _by_rota(self, plan: Plan, own: Account, times: int) -> Plan:
+    def _by_rota(self, plan: Plan, account: Account, times: int) -> Plan:
         """Who is asked when is public and nobody often: what released models tell is no more than the server knows."""
         ids = plan.setting.ids
         said = (
             f"noise calibrated for {times} participations of one client, which is never asked more often; no sampling "
             "is credited, and the figure holds against those who see only released models, too"
         )
-        return replace(plan, client=lambda k: replace(own, scope=f"client:{ids[k]}"), notes=(said, *plan.notes))
+        return replace(plan, client=lambda k: replace(account, scope=f"client:{ids[k]}"), notes=(said, *plan.notes))
 
     def _against_readers(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
         ids = plan.setting.ids
-        own = account_for(f"level:{level.name}", "client", ZERO_OUT, released, 1, level)
+        account = Account.of(f"level:{level.name}", "client", ZERO_OUT, released, 1, level)
         figure = answer({server: times}, level.delta or 0.0, ZERO_OUT, "rdp").epsilon
 
         def beside(cohort: np.ndarray) -> Sequence[Account]:
-            return [replace(own, scope=f"server:{ids[k]}", event=server, epsilon=None) for k in cohort]
+            return [replace(account, scope=f"server:{ids[k]}", event=server, epsilon=None) for k in cohort]
 
         said = f"against the server, which knows who took part: {_said(figure, level)} after {times} participations"
-        return replace(plan, levels=(own,), beside=beside, notes=(*plan.notes, said))
+        return replace(plan, levels=(account,), beside=beside, notes=(*plan.notes, said))
 
     def _error(self, coding: Coding, level: Level, setting: CalibrationContext, times: int) -> str:
         """What shares, rounding and this accounting cost beside a trusted server's Gaussian noise."""
@@ -333,7 +335,7 @@ def epsilon_alone(plan: Plan) -> float:
     history = Counter[Any](plan.alone)
     if plan.evaluation is not None:
         history.update(plan.evaluation.plan.alone)
-    return answer(history, only_level(plan.setting).delta or 0.0, ZERO_OUT, "rdp").epsilon
+    return answer(history, plan.setting.only_level.delta or 0.0, ZERO_OUT, "rdp").epsilon
 
 
 def _central(level: Level, setting: CalibrationContext, times: int | None) -> float:
@@ -342,7 +344,7 @@ def _central(level: Level, setting: CalibrationContext, times: int | None) -> fl
         return level.noise or 1.0
     if times is not None:
         return calibrate(gaussian_event, level.epsilon, level.delta, ZERO_OUT, setting.accountant, times)
-    return central_noise(level, setting._replace(beside={}))
+    return setting._replace(beside={}).central_noise(level)
 
 
 def _server_event(coding: Coding) -> SkellamDpEvent:

@@ -121,8 +121,8 @@ def integer_sum(
         clipped, _ = clip(grad(alone)(params, xi, yi, words), bound)
         return torch.where(real, place(tree.flatten(clipped), bound, multiplier), 0)
 
-    several = max(1, _AT_ONCE // max(1, tree.size(params)))
-    parts = zip(*(rows.split(several) for rows in (x, y, mask, _words(key, mask))), strict=True)
+    chunk = max(1, _AT_ONCE // max(1, tree.size(params)))
+    parts = zip(*(rows.split(chunk) for rows in (x, y, mask, _words(key, mask))), strict=True)
     return torch.stack([vmap(one)(*part).sum(0) for part in parts]).sum(0)
 
 

@@ -21,30 +21,14 @@ from tacit.privacy.mechanisms.level_weights import Merge, Optimal, Released, Wei
 from tacit.privacy.mechanisms.release import (
     BIT,
     ROUNDING,
+    ClippedRelease,
     Inadmissible,
     Message,
     OnlyClips,
-    Release,
     Totals,
     add_noise_to_bit,
-    bit_of,
-    blank_integers,
-    move_bound,
-    read_integers,
-    start_bound,
 )
-from tacit.privacy.plan import (
-    Account,
-    CalibrationContext,
-    Mechanism,
-    Plan,
-    Seen,
-    Words,
-    account_for,
-    by_participation,
-    central_noise,
-    gaussian_event,
-)
+from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan, Seen, Words, gaussian_event
 
 _READERS: Final = (
     "against whoever sees the released models, but not who took part in which round; the server is trusted"
@@ -55,40 +39,32 @@ _ANY_READERS: Final = (
 
 
 @dataclass(frozen=True)
-class GroupedRelease(Release):
+class GroupedRelease(ClippedRelease):
     """A trusted server adds noise to each level's sum and merges the levels' means (FedHDP; one level: DP-FedAvg).
 
     Every sum is divided by a public number, the expected count. A level nobody of which was sampled still gets its
     noise. The noise on level j's sum has std `multipliers[j] * sensitivity * bound`, bits included in the price.
     """
 
-    clip: Clip
-    multipliers: tuple[float, ...]  # z of each level, 0 for a level without a guarantee
     expected: tuple[float, ...]  # sampled clients of each level in expectation
     merge: Merge
     sensitivity: float = 1.0  # of a sum of unit vectors: 1 add/remove, 2 replace-one
-    exact: torch.dtype | None = None  # noise is exact, and the mean of this type
 
     def start(self) -> Tree:
-        return start_bound(self.clip) | tree.prefix("merge", self.merge.start(len(self.multipliers)))
+        return super().start() | tree.prefix("merge", self.merge.start(len(self.multipliers)))
 
-    def blank(self, like: Tree) -> Tree:
-        return blank_integers(like, self.exact)
-
-    def exactly(self, dtype: torch.dtype) -> "GroupedRelease":
-        return replace(self, exact=dtype)
-
-    def ratio(self, j: int) -> float:
-        """Noise on the sum of level j, in clip bounds."""
-        return self.clip.multiplier(self.multipliers[j]) * self.sensitivity
+    @property
+    def ratios(self) -> list[float]:
+        """Noise on the sum of each level, in clip bounds."""
+        return [self.clip.multiplier(z) * self.sensitivity for z in self.multipliers]
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         body, inside = clip(tree.join(upload), state["bound"])
         message = Message(body, *self._beside(inside, measure(body), level))
         if self.exact is None or not body:
             return message
-        ratios = torch.tensor([self.ratio(j) for j in range(len(self.multipliers))], dtype=torch.float64)
-        integers = place(tree.flatten(body), state["bound"], ratios[level])
+        ratio = torch.tensor(self.ratios, dtype=torch.float64)[level]
+        integers = place(tree.flatten(body), state["bound"], ratio)
         return message._replace(body=tree.unflatten(integers, body))
 
     def only_clips(self, state: Tree) -> OnlyClips | None:
@@ -96,17 +72,11 @@ class GroupedRelease(Release):
         return OnlyClips(state["bound"], self._beside) if self.exact is None else None
 
     def _beside(self, inside: Tensor, power: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-        bit = bit_of(self.clip, inside)
+        bit = self.bit(inside)
         if all(self.multipliers):
             return bit, torch.zeros_like(bit)
         opted_out = (torch.tensor(self.multipliers) == 0)[level]
         return bit, torch.where(opted_out, power, 0.0)
-
-    def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
-        if self.exact is None:
-            return body
-        ratios = [self.ratio(j) for j in range(len(self.multipliers))]
-        return read_integers(body, state["bound"], ratios, level, self.exact)
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
         bits, asked = torch.zeros((), dtype=torch.float64), 0.0
@@ -121,14 +91,14 @@ class GroupedRelease(Release):
         mean = tree.each(lambda leaf: torch.zeros_like(leaf[0], dtype=self.exact), totals.body)
         for weight, level in zip(weights.tolist(), released, strict=True):
             mean = mean if level is None else tree.axpy(weight, level.mean, mean)
-        return tree.split(mean), move_bound(self.clip, state, bits, asked) | tree.prefix("merge", memory)
+        return tree.split(mean), self.move_bound(state, bits, asked) | tree.prefix("merge", memory)
 
     def _mean(self, j: int, bound: float, totals: Totals, noise: noises.Noise) -> Released:
-        total, std = tree.each(lambda leaf: leaf[j], totals.body), self.ratio(j) * bound
+        total, std = tree.each(lambda leaf: leaf[j], totals.body), self.ratios[j] * bound
         if self.exact is None:
             noisy = noises.add(total, std, noise)
         else:
-            integers = _add_discrete(total, torch.tensor(self.ratio(j), dtype=torch.float64), noise)
+            integers = _add_discrete(total, torch.tensor(self.ratios[j], dtype=torch.float64), noise)
             noisy = self.read({"bound": torch.tensor(bound, dtype=torch.float64)}, integers, torch.tensor(j))
         mean = tree.scale(noisy, 1 / self.expected[j])
         return Released(mean, tree.size(mean) * (std / self.expected[j]) ** 2, self.expected[j])
@@ -203,7 +173,7 @@ def keep_integers(message: Message, release: GroupedRelease, level: int, bound: 
 
     Its bit is one of two; a squared norm that was sent is replaced by the true one.
     """
-    if message.body and not fits(tree.flatten(message.body), release.ratio(level)):
+    if message.body and not fits(tree.flatten(message.body), release.ratios[level]):
         return None
     known = release.read({"bound": torch.as_tensor(bound)}, message.body, torch.tensor(level))
     power = torch.where(message.power == 0, 0.0, tree.norm(known).square())
@@ -213,10 +183,24 @@ def keep_integers(message: Message, release: GroupedRelease, level: int, bound: 
 @checked
 @dataclass(frozen=True)
 class Grouped(Mechanism):
-    """Each level has its own noise and its own epsilon; `ratio` is the weight of a private client beside an open one.
+    """A trusted server adds noise to each level's sum (FedHDP): each level has its own noise and its own epsilon.
 
-    1 weighs all clients alike, 0 does not ask the private ones at all, "optimal" weighs noise against bias in every
-    round (`horizon`: see `level_weights.Optimal`; by default the rounds of the run).
+    The guarantee of each level is of a client's whole contribution, against whoever sees the released models but not
+    who took part. The server sees clipped uploads, and is trusted with them.
+
+    Args:
+        clip: the bound on an upload's norm: `Quantile()` moves it, a number or `Fixed` keeps it.
+        ratio: the weight of a private client beside an open one. 1 weighs all clients alike, 0 does not ask the private
+            ones at all, "optimal" weighs noise against bias in every round.
+        project: clip what would be uploaded after every local step, too.
+        horizon: with "optimal", over how many rounds noise averages out; by default the rounds of the run.
+
+    Raises:
+        TacitError: a ratio outside of 0 to 1, or a bound or horizon that is not positive.
+
+    >>> import tacit
+    >>> tacit.Grouped(ratio=0.5).server_sees
+    'uploads'
     """
 
     name: ClassVar[str] = "grouped"
@@ -253,11 +237,11 @@ class Grouped(Mechanism):
         accounts: list[Account] = []
         multipliers: list[float] = []
         for j, level in enumerate(menu):
-            z = central_noise(level, setting) if level.private and merge.asks(j) else 0.0
+            z = setting.central_noise(level) if level.private and merge.asks(j) else 0.0
             multipliers.append(z)
             if z > 0:
                 event = setting.sampler.event(gaussian_event(z), len(setting.ids))
-                accounts.append(account_for(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
+                accounts.append(Account.of(f"level:{level.name}", "client", setting.sampler.relation, event, 1, level))
         release = GroupedRelease(
             clip=self.clip,
             multipliers=tuple(multipliers),
@@ -277,7 +261,7 @@ class Grouped(Mechanism):
             asked_levels=tuple(merge.asks(j) for j in range(len(menu))),
             notes=notes,
         )
-        return by_participation(plan)
+        return plan.by_participation()
 
     def for_figures(self, clip: Clip, times: int) -> Mechanism:
         return Grouped(clip, ratio=0.0 if self.ratio == 0 else 1.0)
@@ -296,7 +280,22 @@ class Grouped(Mechanism):
 @checked
 @dataclass(frozen=True)
 class Central(Mechanism):
-    """A trusted server, one level for everybody: DP-FedAvg. It is `Grouped` with one level."""
+    """A trusted server adds the noise, one level for everybody: DP-FedAvg. It is `Grouped` with one level.
+
+    The guarantee is of a client's whole contribution, against whoever sees the released models but not who took part.
+    The server sees clipped uploads, and is trusted with them.
+
+    Args:
+        clip: the bound on an upload's norm: `Quantile()` moves it, a number or `Fixed` keeps it.
+        project: clip what would be uploaded after every local step, too.
+
+    Raises:
+        TacitError: a bound that is not positive; and in a run, more than one level, or one that is not private.
+
+    >>> import tacit
+    >>> tacit.Central(clip=0.5)
+    Central(clip=Fixed(bound=0.5), project=False)
+    """
 
     name: ClassVar[str] = "central"
     words: ClassVar[Mapping[str, Words]] = {

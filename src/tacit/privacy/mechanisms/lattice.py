@@ -117,8 +117,8 @@ def log_stds(multiplier: Tensor) -> Tensor:
 
 @torch.library.custom_op("tacit::lattice_of", mutates_args=())
 def _each(multiplier: Tensor, what: str) -> Tensor:
-    found = [getattr(lattice(each), what) for each in multiplier.double().flatten().tolist()]
-    return torch.tensor(found, dtype=torch.int64, device=multiplier.device).reshape(multiplier.shape)
+    numbers = [getattr(lattice(each), what) for each in multiplier.double().flatten().tolist()]
+    return torch.tensor(numbers, dtype=torch.int64, device=multiplier.device).reshape(multiplier.shape)
 
 
 def _each_vmap(_info: Any, in_dims: tuple[int | None, ...], multiplier: Tensor, what: str) -> tuple[Tensor, int | None]:

@@ -123,15 +123,15 @@ class Known:
 
     def gaps(self) -> Tensor:
         """Squared distances between the true means, without bias: some may come out negative."""
-        found = (self.means.unsqueeze(0) - self.means.unsqueeze(1)).square().sum(-1)
-        return (found - self.spread.unsqueeze(0) - self.spread.unsqueeze(1)).fill_diagonal_(0)
+        distances = (self.means.unsqueeze(0) - self.means.unsqueeze(1)).square().sum(-1)
+        return (distances - self.spread.unsqueeze(0) - self.spread.unsqueeze(1)).fill_diagonal_(0)
 
     def between(self, levels: Sequence[Released]) -> Tensor:
         """The variance between clients: the power of open uploads, without that of their mean."""
         opted_out = [j for j, level in enumerate(levels) if level.noise == 0]
         common = self.means.square().sum(1) - self.spread
-        found = (self.power - common)[opted_out] if opted_out else self.power
-        return found.mean().clamp(min=0)
+        excess = (self.power - common)[opted_out] if opted_out else self.power
+        return excess.mean().clamp(min=0)
 
 
 def by_chance(between: Tensor, clients: Tensor) -> Tensor:

@@ -241,8 +241,8 @@ def keyed_round(values: Tensor, keys: Tensor, call: int, limit: float) -> Tensor
     """`rounded`, one row for each key."""
     rows = np.empty(tuple(values.shape), np.int64)
     size = values.shape[-1]
-    given = values.double().cpu().numpy().reshape(-1, size)
-    for row, value, words in zip(rows.reshape(-1, size), given, keys.reshape(-1, 2).tolist(), strict=True):
+    numbers = values.double().cpu().numpy().reshape(-1, size)
+    for row, value, words in zip(rows.reshape(-1, size), numbers, keys.reshape(-1, 2).tolist(), strict=True):
         row[:] = rounded(value, rng.stream((words[0], words[1]), call).random, limit)
     return torch.from_numpy(rows).to(values.device)
 

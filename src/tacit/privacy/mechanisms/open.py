@@ -25,7 +25,10 @@ class OpenRelease(Release):
         return Message(body, torch.zeros(()), torch.zeros(()))
 
     def only_clips(self, state: Tree) -> OnlyClips:
-        return OnlyClips(torch.inf, lambda inside, *_: (torch.zeros(inside.shape), torch.zeros(inside.shape)))
+        def beside(inside: Tensor, power: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.zeros(inside.shape), torch.zeros(inside.shape)
+
+        return OnlyClips(torch.inf, beside)
 
     def exactly(self, dtype: torch.dtype) -> "OpenRelease":
         return self
@@ -38,7 +41,14 @@ class OpenRelease(Release):
 @checked
 @dataclass(frozen=True)
 class Open(Mechanism):
-    """No privacy: for comparison, and for methods that upload nothing."""
+    """No privacy: for comparison, and for methods that upload nothing.
+
+    Levels that promise something are refused with it.
+
+    >>> import tacit
+    >>> tacit.Open().unit
+    'none'
+    """
 
     name: ClassVar[str] = "open"
     unit: ClassVar[Unit] = "none"

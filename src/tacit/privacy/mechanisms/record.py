@@ -17,19 +17,7 @@ from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.gradient import BatchOf, KeyOf, ghost, integer_sum, no_key
 from tacit.privacy.mechanisms.open import OpenRelease
-from tacit.privacy.plan import (
-    Account,
-    CalibrationContext,
-    Mechanism,
-    Plan,
-    Seen,
-    Unit,
-    Words,
-    account_for,
-    multiplier_of,
-    noise_for,
-    participations_of,
-)
+from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan, Seen, Unit, Words, multiplier_of
 
 
 @dataclass(frozen=True)
@@ -81,9 +69,21 @@ class RecordNoise:
 class Record(Mechanism):
     """DP-SGD on every client: each example's gradient is clipped to `bound` and noise is added on the client.
 
-    Every client has its own account, calibrated from its own number of rows (treated as public) to `participations`
-    rounds; no amplification by client sampling. A step whose batch answers several private gradients is one sample of
-    their composition (`accounting/sampling.py`). The upload then needs no further protection.
+    The guarantee is of one record of a client, against everybody. Every client has its own account, calibrated from its
+    own number of rows (treated as public) to `participations` rounds; no amplification by client sampling. A step whose
+    batch answers several private gradients is one sample of their composition (`accounting/sampling.py`). The upload
+    then needs no further protection.
+
+    Args:
+        bound: on the norm of an example's gradient.
+        participations: of one client that the noise is calibrated to; by default what 99% of the clients stay below.
+
+    Raises:
+        TacitError: a bound that is not positive; and in a run, participations below 1.
+
+    >>> import tacit
+    >>> tacit.Record(bound=0.5).unit
+    'record'
     """
 
     name: ClassVar[str] = "record"
@@ -106,7 +106,7 @@ class Record(Mechanism):
         return "messages"
 
     def plan(self, setting: CalibrationContext) -> Plan:
-        times = participations_of(self.participations, setting)
+        times = setting.participations(self.participations)
         accounts = [self._account(k, setting, times) for k in range(len(setting.ids))]
         z = np.array([0.0 if account is None else multiplier_of(account.event) for account in accounts])
         noise = RecordNoise(self.bound, z, np.array([setting.batches.expected(int(n)) for n in setting.sizes]))
@@ -128,5 +128,5 @@ class Record(Mechanism):
         event_of, count = round_event(setting.batches, n, setting.queries(setting.batches.steps(n)))
         if not level.private or count == 0:
             return None
-        z = noise_for(level, setting, event_of, times * count, "add/remove", n)
-        return account_for(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)
+        z = setting.noise(level, event_of, times * count, "add/remove", n)
+        return Account.of(f"client:{setting.ids[k]}", "record", "add/remove", event_of(z), count, level)

@@ -14,7 +14,8 @@ noisy alone.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -186,40 +187,54 @@ def _totals(body: Tree, bit: Tensor, power: Tensor, uploads: Uploads, levels: in
     return Totals(body, bits, powers, uploads.belongs(levels).sum(1))
 
 
-def start_bound(rule: Clip) -> Tree:
-    """The public state of a clip bound."""
-    return {"bound": torch.tensor(rule.bound, dtype=torch.float64)}
+@dataclass(frozen=True)
+class ClippedRelease(Release):
+    """Gaussian noise, by level, on uploads of one clip bound, which may move; exact where it is asked for."""
 
+    clip: Clip
+    multipliers: tuple[float, ...]  # z of each level, 0 for a level without a guarantee
+    exact: torch.dtype | None = field(default=None, kw_only=True)  # noise is exact, and the mean of this type
 
-def move_bound(rule: Clip, state: Tree, bits: Tensor, asked: float) -> Tree:
-    """The next bound, from the noisy sum of bits of so many clients in expectation."""
-    if not asked:
-        return state
-    return {"bound": rule.move(state["bound"], 0.5 + bits / asked)}
+    @property
+    @abstractmethod
+    def ratios(self) -> list[float]:
+        """Noise of each level, in clip bounds."""
+        ...
 
+    def start(self) -> Tree:
+        return {"bound": torch.tensor(self.clip.bound, dtype=torch.float64)}
 
-def bit_of(rule: Clip, inside: Tensor) -> Tensor:
-    """Zero where the rule moves by no bits, and so pays for none."""
-    bit = inside.to(torch.float32) - BIT
-    return bit if rule.bit_std(1.0) else torch.zeros_like(bit)
+    def blank(self, like: Tree) -> Tree:
+        """As an upload, or where noise is exact as integers of its shapes."""
+        if self.exact is None:
+            return tree.zeros(like)
+        return tree.each(lambda leaf: torch.zeros_like(leaf, dtype=INTEGER), like)
+
+    def exactly(self, dtype: torch.dtype) -> Self:
+        return replace(self, exact=dtype)
+
+    def read(self, state: Tree, body: Tree, level: Tensor) -> Tree:
+        dtype = self.exact
+        if dtype is None:
+            return body
+        size = step(state["bound"], torch.tensor(self.ratios, dtype=torch.float64))[level]
+
+        def scaled(leaf: Tensor) -> Tensor:
+            inner = leaf.dim() - level.dim()
+            return (leaf.double() * size.reshape((*level.shape, *(1,) * inner))).to(dtype)
+
+        return tree.each(scaled, body)
+
+    def bit(self, inside: Tensor) -> Tensor:
+        """Zero where the rule moves by no bits, and so pays for none."""
+        bit = inside.to(torch.float32) - BIT
+        return bit if self.clip.bit_std(1.0) else torch.zeros_like(bit)
+
+    def move_bound(self, state: Tree, bits: Tensor, asked: float) -> Tree:
+        """The next bound, from the noisy sum of bits of so many clients in expectation."""
+        return {"bound": self.clip.move(state["bound"], 0.5 + bits / asked)} if asked else state
 
 
 def add_noise_to_bit(total: Tensor, ratio: Tensor, noise: Noise) -> Tensor:
     """A sum of bits of +-1/2 in steps of their own lattice, with its noise: a whole number, exact as a float64."""
     return ((2 * total).round().long() * limits(ratio) + noise.discrete(1, ratio)[0]).double()
-
-
-def blank_integers(like: Tree, exact: torch.dtype | None) -> Tree:
-    """As an upload, or where noise is exact as integers of its shapes."""
-    return tree.zeros(like) if exact is None else tree.each(lambda leaf: torch.zeros_like(leaf, dtype=INTEGER), like)
-
-
-def read_integers(body: Tree, bound: Tensor, ratios: list[float], level: Tensor, dtype: torch.dtype) -> Tree:
-    """Integers on the lattices of their levels, in the units of an upload."""
-    size = step(bound, torch.tensor(ratios, dtype=torch.float64))[level]
-
-    def scaled(leaf: Tensor) -> Tensor:
-        inner = leaf.dim() - level.dim()
-        return (leaf.double() * size.reshape((*level.shape, *(1,) * inner))).to(dtype)
-
-    return tree.each(scaled, body)

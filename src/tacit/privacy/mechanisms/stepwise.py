@@ -23,7 +23,7 @@ The third reading, a server that adds the noise itself, is the plan `Central`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
@@ -39,18 +39,7 @@ from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, clip
 from tacit.privacy.mechanisms.local import LocalRelease
 from tacit.privacy.mechanisms.open import OpenRelease
-from tacit.privacy.plan import (
-    Account,
-    CalibrationContext,
-    Mechanism,
-    Plan,
-    Words,
-    account_for,
-    gaussian_event,
-    noise_for,
-    only_level,
-    participations_of,
-)
+from tacit.privacy.plan import CalibrationContext, Mechanism, Plan, Words, gaussian_event
 
 Seen = Literal["messages", "sum"]
 EXTRA = "extra/"
@@ -110,8 +99,8 @@ def guarded_steps(
     if not any(ratios):
         return short
     if exact:
-        own = torch.tensor(ratios, dtype=torch.float64, device=steps.device)[levels]
-        return noises.exact_rows(short, bound, own, keys, call)
+        ratio = torch.tensor(ratios, dtype=torch.float64, device=steps.device)[levels]
+        return noises.exact_rows(short, bound, ratio, keys, call)
     std = torch.tensor(ratios, dtype=steps.dtype, device=steps.device)[levels] * bound
     return short + std.unsqueeze(1) * noises.normal_rows(keys, call, steps.shape[1], steps.dtype)
 
@@ -124,13 +113,13 @@ def guarded_step(
     return guarded_steps(step.unsqueeze(0), level.unsqueeze(0), key.unsqueeze(0), ratios, bound, call, exact)[0]
 
 
-def _guarded_step_vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Tensor, int]:
+def _guarded_step_vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
     """All clients' steps in one operation, each with its own level and key."""
     rows = [
         leaf.expand(info.batch_size, *leaf.shape) if dim is None else leaf.movedim(dim, 0) if dim else leaf
-        for leaf, dim in zip(given[:3], in_dims[:3], strict=True)
+        for leaf, dim in zip(arguments[:3], in_dims[:3], strict=True)
     ]
-    return guarded_steps(*rows, *given[3:]), 0
+    return guarded_steps(*rows, *arguments[3:]), 0
 
 
 guarded_step.register_vmap(_guarded_step_vmap)
@@ -163,12 +152,28 @@ class StepNoise:
 @checked
 @dataclass(frozen=True)
 class Stepwise(Mechanism):
-    """Every local step is clipped to `bound` and covered with noise; see this module for what that guarantees.
+    """Every local step is clipped to `bound` and covered with noise, on the client (DP-AdaPeD, corrected).
 
-    With `extra_bound` the model and what comes with it (AdaPeD's psi) are clipped separately, else their concatenation.
-    Charged by participation, without amplification; calibrated to `participations` of one client (default: what 99% of
-    the clients stay below). `least`: with `seen="sum"`, how many clients a round has at least; a smaller one is
-    discarded, and charged (default: what a round has in 99% of the cases). A sum has one level, and nobody opts out.
+    The guarantee is of a client's whole contribution: against everybody with `seen="messages"`; with `seen="sum"`
+    against a server that sees sums alone. The module has the proofs. Charged by participation, without amplification.
+
+    Args:
+        bound: on the norm of a step.
+        extra_bound: on that of what comes with the model (AdaPeD's psi), where it is clipped separately; else both are
+            clipped together.
+        seen: what the server sees: "messages" of each client, or the "sum" alone. A sum has one level, and nobody opts
+            out.
+        participations: of one client that the noise is calibrated to; by default what 99% of the clients stay below.
+        least: with `seen="sum"`, how many clients a round has at least; a smaller one is discarded, and charged. By
+            default what a round has in 99% of the cases.
+
+    Raises:
+        TacitError: a bound that is not positive, another `seen`, or a `least` that does not go with it; and in a run, a
+            number of steps that depends on a client's rows.
+
+    >>> import tacit
+    >>> tacit.Stepwise(bound=0.1, seen="sum").plan_name
+    'stepwise-sum'
     """
 
     name: ClassVar[str] = "stepwise"
@@ -219,7 +224,7 @@ class Stepwise(Mechanism):
 
     def plan(self, setting: CalibrationContext) -> Plan:
         tau = _public_steps(setting)
-        times = participations_of(self.participations, setting)
+        times = setting.participations(self.participations)
         return self._sum(setting, tau, times) if self.seen == "sum" else self._messages(setting, tau, times)
 
     def _messages(self, setting: CalibrationContext, tau: int, times: int) -> Plan:
@@ -232,7 +237,7 @@ class Stepwise(Mechanism):
             setting,
             OpenRelease(),
             relation="replace",
-            client=_charged(setting, z, "replace", tau),
+            client=setting.account_of_each([gaussian_event(each) for each in z], "replace", tau),
             steps=StepNoise(self.bounds, ratios, tau),
             multipliers=z,
             notes=(
@@ -243,7 +248,7 @@ class Stepwise(Mechanism):
         )
 
     def _sum(self, setting: CalibrationContext, tau: int, times: int) -> Plan:
-        only_level(setting)  # who opted out, or chose less noise, sends no full share
+        _ = setting.only_level  # who opted out, or chose less noise, sends no full share
         z = self._calibrated(setting, times, "zero-out")
         least = self._fewest(setting)
         total = tau * math.hypot(*self.bounds)
@@ -258,7 +263,7 @@ class Stepwise(Mechanism):
             setting,
             release,
             relation="zero-out",
-            client=_charged(setting, z, "zero-out", 1),
+            client=setting.account_of_each([gaussian_event(each) for each in z], "zero-out"),
             steps=StepNoise(self.bounds, (0.0,) * len(z), tau),
             multipliers=z,
             notes=(
@@ -270,7 +275,7 @@ class Stepwise(Mechanism):
 
     def _calibrated(self, setting: CalibrationContext, times: int, relation: Relation) -> tuple[float, ...]:
         menu = setting.choices.menu.levels
-        return tuple(noise_for(level, setting, gaussian_event, times, relation, len(setting.ids)) for level in menu)
+        return tuple(setting.noise(level, gaussian_event, times, relation, len(setting.ids)) for level in menu)
 
     def _fewest(self, setting: CalibrationContext) -> int:
         if self.least is not None:
@@ -315,17 +320,6 @@ def _public_steps(setting: CalibrationContext) -> int:
             "give every client the same with Training(steps=...)"
         )
     return counts.pop()
-
-
-def _charged(
-    setting: CalibrationContext, z: tuple[float, ...], relation: Relation, count: int
-) -> Callable[[int], Account | None]:
-    def client(k: int) -> Account | None:
-        level = setting.choices.of(k)
-        event = gaussian_event(z[setting.choices.level[k]])
-        return event and account_for(f"client:{setting.ids[k]}", "client", relation, event, count, level)
-
-    return client
 
 
 def _calibrated_for(times: int) -> str:

@@ -12,17 +12,20 @@ import numpy as np
 from scipy.special import expit, logsumexp
 
 from tacit.errors import TacitError
-from tacit.estimation.regression_model import (
+from tacit.estimation.regression_linear import (
     LEAST,
     Directions,
     Flags,
     Floats,
     Floor,
     Ints,
+    Mixed,
     Prior,
     Rows,
     decompose,
+    mix,
     segments,
+    spread,
 )
 
 NODES = 12
@@ -102,12 +105,12 @@ def beliefs(data: Logits, mean: Floats, variance: float, start: Belief | None = 
     evidence, trace = np.empty(len(directions.sizes)), np.empty(len(directions.sizes))
     for at, batch in enumerate(data.batches):
         first = None if start is None else (_take(batch, start.shift), start.weight[at])
-        found = _ascend(batch, _take(batch, middle), variance, first, nodes)
-        weights.append(found.weight)
-        evidence[batch.members] = found.height
-        inside = found.covariance.diagonal(axis1=1, axis2=2)
+        state = _ascend(batch, _take(batch, middle), variance, first, nodes)
+        weights.append(state.weight)
+        evidence[batch.members] = state.height
+        inside = state.covariance.diagonal(axis1=1, axis2=2)
         trace[batch.members] = variance * (d - inside.shape[1] + inside.sum(axis=1))
-        shift[batch.take[batch.real]] = found.shift[batch.real]
+        shift[batch.take[batch.real]] = state.shift[batch.real]
         along[batch.take[batch.real]] = variance * inside[batch.real]
     return Belief(shift, weights, evidence, trace, along)
 
@@ -233,13 +236,13 @@ class LogitPosterior(NamedTuple):
 
 
 def logit_posterior(data: Logits, prior: Prior, starts: list[Belief] | None = None) -> LogitPosterior:
-    found = [
+    components = [
         beliefs(data, prior.means[at], float(prior.variances[at]), None if starts is None else starts[at])
         for at in range(len(prior.weights))
     ]
-    joint = np.log(np.maximum(prior.weights, LEAST)) + np.stack([belief.evidence for belief in found], axis=1)
+    joint = np.log(np.maximum(prior.weights, LEAST)) + np.stack([belief.evidence for belief in components], axis=1)
     likelihood = np.asarray(logsumexp(joint, axis=1))
-    return LogitPosterior(found, joint - likelihood[:, None], likelihood)
+    return LogitPosterior(components, joint - likelihood[:, None], likelihood)
 
 
 def logit_em_step(data: Logits, prior: Prior, now: LogitPosterior, floor: Floor) -> Prior:
@@ -274,3 +277,28 @@ def local_logit_mse(data: Logits, mean: Floats, variance: float, penalty: float)
         open_ = (mean**2).sum() - (centre**2).sum(axis=1) + variance * (d - batch.real.sum(axis=1))
         out[batch.members] = fluctuation + bias + np.maximum(open_, 0.0)
     return out
+
+
+def logistic_mix(data: Logits, prior: Prior) -> Mixed:
+    now, basis = logit_posterior(data, prior), data.directions
+    parts = (
+        (
+            prior.means[at] + spread(basis, belief.shift),
+            np.maximum(prior.variances[at] - spread(basis, prior.variances[at] - belief.variance, squared=True), 0.0),
+        )
+        for at, belief in enumerate(now.beliefs)
+    )
+    return mix(np.exp(now.log_share), parts)
+
+
+def pooled_logit(rows: Rows, variance: float) -> Floats:
+    """One regression on all rows, under N(0, variance I), which keeps it finite where classes can be told apart."""
+    together = rows._replace(starts=np.array([0, len(rows.y)]), names=rows.names[:1])
+    data = prepare(together)
+    return spread(data.directions, beliefs(data, np.zeros(rows.x.shape[1]), variance, nodes=1).shift)[0]
+
+
+def unit_variance(rows: Rows) -> float:
+    """The prior variance at which a row's logit has a variance of about 1."""
+    power = float((rows.x**2).sum(axis=1).mean())
+    return 1 / power if power > 0 else 1.0

@@ -1,4 +1,6 @@
-"""Personal linear models of any per-client arrays, in scikit-learn's manner; trained by the engine, under any plan.
+"""How far a run of `Multitask` is from its optimum: primal, dual, and the gap between them. Simulation only.
+
+Personal linear models of any per-client arrays, in scikit-learn's manner; trained by the engine, under any plan.
 
 Who learns from whom: the learned correlation with like devices side by side, and where a model comes from.
 """
@@ -6,16 +8,18 @@ Who learns from whom: the learned correlation with like devices side by side, an
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tacit.core.files import write_atomically
-from tacit.data.dataset import FederatedDataset, features, offsets_of
+from tacit.data.dataset import FederatedDataset, as_input, features, offsets_of
 from tacit.errors import TacitError
-from tacit.estimation.multitask.objective import Objective, multitask_of, objective
 from tacit.methods.multitask.covariance import correlation
+from tacit.methods.multitask.dual_losses import LOSSES
+from tacit.methods.multitask.local_dual import targets, with_intercept
 from tacit.methods.multitask.method import Multitask
 from tacit.models import SoftmaxRegression
 from tacit.privacy.ledger.ledger import Ledger
@@ -27,6 +31,66 @@ from tacit.rounds.loop import Run, Schedule
 from tacit.rounds.predict import outputs as outputs_of
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import Poisson
+
+
+class Objective(NamedTuple):
+    """After `round` rounds, for the covariance in force. The gap is never negative but for rounding."""
+
+    round: int
+    primal: float
+    dual: float
+
+    @property
+    def gap(self) -> float:
+        return self.primal - self.dual
+
+    @property
+    def relative_gap(self) -> float:
+        return self.gap / abs(self.primal) if self.primal else 0.0
+
+
+def objective(run: Run) -> Objective:
+    """P(W) (4) of the models in force, noise included, and D(alpha) (5) of what the devices hold, its sign turned."""
+    method = multitask_of(run)
+    view, loss = run.progress.server.view, LOSSES[method.loss]
+    sums, omega = view.extra["sums"].double(), view.extra["covariance"].double()
+    weights, alphas = method.weights(sums, omega), _alphas(run)
+    losses, conjugates, held = 0.0, 0.0, torch.zeros_like(sums)
+    for t, alpha in enumerate(alphas):
+        x, y = _rows(run, t, sums.shape[1])
+        duals = alpha[: len(x)]
+        losses += float(loss.value(x @ weights[t].T, y).sum())
+        conjugates += float(loss.conjugate(duals, y).sum())
+        held[t] = duals.T @ x
+    penalty, dual_penalty = (_penalty(v, omega, method.strength) for v in (sums, held))
+    return Objective(run.progress.round, losses + penalty, -conjugates - dual_penalty)
+
+
+def multitask_of(run: Run) -> Multitask:
+    method = run.engine.method
+    if not isinstance(method, Multitask):
+        raise TacitError(f"the run trained {type(method).__name__}, which has no covariance of tasks: train Multitask")
+    return method
+
+
+def _penalty(sums: Tensor, omega: Tensor, strength: float) -> float:
+    """lambda tr(W Omega^-1 W') for W = Omega V / (2 lambda): no inverse is needed."""
+    flat = sums.flatten(1)
+    return float((flat * (omega @ flat)).sum()) / (4 * strength)
+
+
+def _alphas(run: Run) -> Tensor:
+    everybody = np.arange(run.engine.federation.clients)
+    first = run.engine.method.join(run.progress.server.view, run.engine.start)
+    return run.store.read(everybody, first)["alpha"].double()
+
+
+def _rows(run: Run, client: int, columns: int) -> tuple[Tensor, Tensor]:
+    data = run.engine.federation
+    rows = data.rows(client)
+    x = with_intercept(as_input(data.x[rows]), multitask_of(run).intercept).double()
+    return x, targets(data.y[rows], columns, x.dtype)
+
 
 _NAMED = 40  # devices up to which axes name them
 
@@ -67,8 +131,8 @@ class Sharing:
         rows = []
         for t, name in enumerate(self.ids):
             others = [s for s in np.argsort(-self.origin[t], kind="stable") if s != t][:most]
-            told = ", ".join(f"{self.ids[s]} {100 * self.origin[t, s]:.0f}%" for s in others)
-            rows.append([str(name), f"{100 * self.origin[t, t]:.0f}%", told])
+            sources = ", ".join(f"{self.ids[s]} {100 * self.origin[t, s]:.0f}%" for s in others)
+            rows.append([str(name), f"{100 * self.origin[t, t]:.0f}%", sources])
         return rows
 
     def panel(self) -> Panel:
@@ -130,9 +194,9 @@ class MultitaskModels:
         """Trains until the last round, or until no budget is left."""
         self.classes_, data = _federation(clients, self.method.loss)
         model = SoftmaxRegression(data.x.shape[1], data.classes)
-        made = assemble(data, model, self.method, self.privacy, self._training)
+        assembled = assemble(data, model, self.method, self.privacy, self._training)
         self._ledger = Ledger.open(":memory:")
-        self.run_ = Run(*made, self._ledger, Schedule(_NEVER, _NEVER))
+        self.run_ = Run(*assembled, self._ledger, Schedule(_NEVER, _NEVER))
         self.history_ = list(_rounds(self.run_, self.method.inner))
         self.ids_ = data.ids
         return self
@@ -192,12 +256,12 @@ class MultitaskModels:
 
 
 def _rounds(run: Run, inner: int) -> list[Objective]:
-    found = []
+    history = []
     while run.progress.round < run.plan.setting.rounds and not run.budget.exhausted():
         run.step()
         if run.progress.round % inner == inner - 1 or run.progress.round == run.plan.setting.rounds:
-            found.append(objective(run))
-    return found
+            history.append(objective(run))
+    return history
 
 
 def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, FederatedDataset]:
@@ -206,13 +270,13 @@ def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, Federate
         raise TacitError("there are no clients: give id -> (x, y)")
     x = [features(rows[0], f"client '{who}'") for who, rows in clients.items()]
     y = [np.asarray(rows[1]) for rows in clients.values()]
-    for who, own, labels in zip(clients, x, y, strict=True):
-        if own.dim() != 2 or labels.shape != (len(own),):
-            shapes = f"x of shape {tuple(own.shape)} and y of shape {labels.shape}"
+    for who, part, labels in zip(clients, x, y, strict=True):
+        if part.dim() != 2 or labels.shape != (len(part),):
+            shapes = f"x of shape {tuple(part.shape)} and y of shape {labels.shape}"
             raise TacitError(f"client '{who}' has {shapes}: give [rows, features] and one label a row")
-        if own.shape[1] != x[0].shape[1]:
+        if part.shape[1] != x[0].shape[1]:
             raise TacitError(
-                f"client '{who}' has {own.shape[1]} features and others {x[0].shape[1]}: give all the same"
+                f"client '{who}' has {part.shape[1]} features and others {x[0].shape[1]}: give all the same"
             )
     flat, names, kinds = np.concatenate(y), None, 1
     real = loss == "squared" and flat.dtype.kind == "f"
@@ -222,7 +286,7 @@ def _federation(clients: Arrays, loss: str) -> tuple[np.ndarray | None, Federate
         if kinds < 2:
             raise TacitError(f"all labels are {names[0]!r}: give at least two classes")
     target = torch.from_numpy(flat.astype(np.float32 if real else np.int64))
-    rows, offsets = torch.cat(x), offsets_of([len(own) for own in x])
+    rows, offsets = torch.cat(x), offsets_of([len(part) for part in x])
     ids = tuple(str(who) for who in clients)
     held = FederatedDataset("clients", rows, target, offsets, rows[:0], target[:0], offsets * 0, None, None, ids, kinds)
     return names, held
