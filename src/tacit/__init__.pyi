@@ -36,6 +36,7 @@ from .methods import QuPeD as QuPeD
 from .methods import Scaffold as Scaffold
 from .methods import ServerAdam as ServerAdam
 from .methods import ServerSgd as ServerSgd
+from .models.metrics import Metric as Metric
 from .privacy.levels import Among as Among
 from .privacy.levels import Level as Level
 from .privacy.mechanisms import Central as Central

@@ -83,13 +83,17 @@ def _pair(rows: Any, columns: Sequence[str], label: str, path: str) -> Pair:
     parts = [_column(rows, name) for name in columns]
     if len(parts) > 1:
         parts = [np.concatenate([part.reshape(len(part), -1) for part in parts], 1)]
-    return features(parts[0], path), labels(rows[label][:], path)
+    return features(parts[0], path, images=_is_image(rows, columns[0])), labels(rows[label][:], path)
+
+
+def _is_image(rows: Any, column: str) -> bool:
+    import datasets
+
+    return isinstance(rows.features[column], datasets.Image)
 
 
 def _column(rows: Any, name: str) -> np.ndarray:
-    import datasets
-
-    if isinstance(rows.features[name], datasets.Image):
+    if _is_image(rows, name):
         return _images([_pixels(image) for image in rows[name]], name)
     try:
         array = np.asarray(rows[name][:])
@@ -99,7 +103,7 @@ def _column(rows: Any, name: str) -> np.ndarray:
         raise TacitError(
             f"column '{name}' is not numeric ({array.dtype}): encode it as numbers or name other `columns`"
         )
-    return array.astype(np.float64)
+    return array
 
 
 def _pixels(image: Any) -> np.ndarray:

@@ -86,6 +86,13 @@ class MethodTable(Table):
     name: str = "fedavg"
 
 
+class TaskTable(Table):
+    """What is minimised and what is measured; what is left out follows from the targets."""
+
+    loss: str | None = None
+    metrics: list[str] | None = None
+
+
 class PrivacyTable(Table):
     plan: str | None = None
     accountant: Accountant = "pld"
@@ -114,6 +121,7 @@ class EvaluateTable(Table):
     heterogeneity: bool | None = None
     deployment: Literal["off", "noisy"] | None = None  # off if left out; see `tacit.privacy.evaluation`
     share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None  # public, of what is released
 
 
 class RunTable(Table):
@@ -145,6 +153,7 @@ class Config(Table):
     data: DataTable
     model: ModelTable
     method: MethodTable
+    task: TaskTable | None = None
     privacy: PrivacyTable
     levels: dict[str, Table] = {}
     choices: dict[str, Share | str | AmongTable] | str = {}  # a text is the path of a CSV file: client, level

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from tacit.experiments.fingerprint import describe, identity
 from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
 from tacit.experiments.result import Result
 from tacit.experiments.toml import dumps
+from tacit.models.functional import Objective
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Plan
@@ -48,6 +49,8 @@ def train(
     folder: Path | str | None = None,
     schedule: Schedule = Schedule(),
     performance: Performance | None = None,
+    loss: Annotated[Any, "a name, a torch criterion, or a function of outputs and targets"] = None,
+    metrics: Sequence[Any] = (),
     resume: bool = False,
     progress: bool = True,
 ) -> Result:
@@ -55,14 +58,21 @@ def train(
 
     A class or a function is called for the model, under `training.seed`: its start is then that of the seed.
 
+    `loss`: "cross-entropy", "mse", "mae", "huber", "binary-cross-entropy" (yes/no labels), "token-cross-entropy" (a
+    label at each position); a torch criterion, whatever its reduction; or a function of outputs and targets that gives
+    one number for each example. `metrics`: names ("accuracy", "f1", "exact-match", "rmse", "mae", "r2", "perplexity",
+    "token-accuracy", "loss"), `tacit.Metric`s, or functions; the first is the one that tables show. Without them, both
+    follow from the targets.
+
     With a `folder` the run is kept on disk and can go on after an interruption with `resume=True`, to the same result;
     a folder that holds another run is refused. Ctrl-C once ends the run after its round, twice at once.
     `performance` says how it uses the machine, and may be another when it goes on.
     """
-    parts = Parts(federation, models.start(model, training.seed), method, privacy, training, schedule, performance)
+    start, objective = models.start(model, training.seed), Objective(loss, tuple(metrics))
+    parts = Parts(federation, start, method, privacy, training, schedule, performance, objective)
     path = None if folder is None else Path(folder)
     key = run_dir.secret(path, resume)
-    result = conduct(parts, describe(*parts[:6], key=key), path, resume, progress, key)
+    result = conduct(parts, describe(*parts[:6], key=key, objective=objective), path, resume, progress, key)
     if result.interrupted and progress:
         go_on = f"folder={str(folder)!r}, resume=True" if folder is not None else "a folder, to be able to resume it"
         sys.stderr.write(f"{result.findings.standing} To go on, call it again with {go_on}.\n")
@@ -88,7 +98,7 @@ def conduct(
     performance = parts.performance or parts.training.performance
     with ExitStack() as stack:
         stack.enter_context(performance.threading())
-        made = assemble(*parts[:5], performance=performance)
+        made = assemble(*parts[:5], performance=performance, objective=parts.objective)
         folder = None
         if path is not None:
             folder = run_dir.reopen(path, content) if resume else run_dir.create(path, content, key)
@@ -109,10 +119,10 @@ def _go(
     progress: bool,
     key: bytes,
 ) -> Result:
-    uploads, plan = bool(made.shapes.upload), made.engine.plan
+    uploads, plan, metric = bool(made.shapes.upload), made.engine.plan, made.engine.task.metrics[0]
 
     def facts_of(now: Plan) -> Facts:
-        return Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.stays())
+        return Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.stays(), metric)
 
     def promised(now: Plan) -> Facts:
         """What was promised to whom, as it stands; kept in the folder."""
@@ -121,11 +131,11 @@ def _go(
             run_dir.keep_facts(folder, ledger, facts)
         return facts
 
-    facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads)
+    facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads, metric=metric)
     recorder = Recorder(Metrics(folder and folder.metrics), facts, ledger, not made.engine.devices.alike)
     bar = Bar(lambda now: Spending.read(ledger, facts_of(now)).now, facts.name, facts.rounds)
     watchers = (Promises(plan, promised), recorder, *([bar] if progress else []))
-    changes, fingerprint = parts.privacy.changes, identity(*parts[:5], key=key)
+    changes, fingerprint = parts.privacy.changes, identity(*parts[:5], key=key, objective=parts.objective)
     run = Run(*made, ledger, parts.schedule, folder and folder.path, fingerprint, watchers, changes)
     if resume:
         run.resume()
@@ -191,11 +201,11 @@ def reopen_run(path: Path | str) -> tuple[Run, nn.Module]:
         pass
     parts, key = build(parse(content)), run_dir.secret(folder.path, resume=True)
     run = Run(
-        *assemble(*parts[:5], performance=parts.performance),
+        *assemble(*parts[:5], performance=parts.performance, objective=parts.objective),
         Ledger.open(folder.ledger),
         parts.schedule,
         folder.path,
-        identity(*parts[:5], key=key),
+        identity(*parts[:5], key=key, objective=parts.objective),
         (),
         parts.privacy.changes,
     )
@@ -204,7 +214,7 @@ def reopen_run(path: Path | str) -> tuple[Run, nn.Module]:
 
 
 def client_table(run: Run, scores: Scores) -> Any:
-    """Accuracy of every evaluated client: client, level, shared, personal. Simulation only."""
+    """The metric of every evaluated client: client, level, shared, personal. Simulation only."""
     import pandas as pd
 
     names = np.array(run.plan.setting.choices.menu.names, dtype=object)

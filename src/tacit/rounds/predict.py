@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from tacit.core.columns import Columns, Rows, leaves
 from tacit.core.contract import Method, Shared, Task, Tree
 from tacit.data.dataset import as_input, features
 from tacit.errors import TacitError
@@ -63,7 +64,8 @@ class MethodModule(nn.Module):
         super().__init__()
         self.method, self.task, self.view, self.state = method, task, view, state
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        x: Any = Columns.of(named) if named else Columns.of(inputs) if len(inputs) > 1 else inputs[0]
         return self.method.predict(self.task, self.view, self.state, x)
 
 
@@ -124,13 +126,32 @@ def client_position(run: Run, client: str) -> int:
     return ids.index(client)
 
 
-def rows_like(x: Any, template: Tensor) -> Tensor:
-    """Rows in the form that models were trained on: the same shape, type and scale."""
-    floating = template.is_floating_point()
-    rows = features(x, "what is to be predicted", template.dtype if floating else torch.float32)
-    if tuple(rows.shape[1:]) != tuple(template.shape[1:]) or rows.dim() == 0:
+def rows_like(x: Any, template: Rows, fitted: Rows | None = None) -> Rows:
+    """Rows in the form that models were trained on: the same inputs, shapes, types and scale.
+
+    Args:
+        x: the rows, as they were given for training.
+        template: training rows as they were given; of bytes, that they are images.
+        fitted: training rows as the model sees them, where that is other.
+    """
+    several, like = isinstance(template, Columns), leaves(template)
+    if several and isinstance(x, Mapping) and template.names:
+        x = [x.get(name) for name in template.names]
+    given = ([*x.tensors] if isinstance(x, Columns) else [*x]) if several else [x]
+    if len(given) != len(like) or any(each is None for each in given):
+        raise TacitError(f"rows to predict have other inputs than {template}: give these")
+    seen = leaves(template if fitted is None else fitted)
+    rows = [_one_like(each, *pair) for each, pair in zip(given, zip(like, seen, strict=True), strict=True)]
+    return Columns(template.names, rows) if several else rows[0]
+
+
+def _one_like(x: Any, like: Tensor, seen: Tensor) -> Tensor:
+    dtype = seen.dtype if seen.dtype != torch.uint8 else torch.float32
+    number = dtype if dtype.is_floating_point else torch.float32
+    images = None if like.is_floating_point() else like.dtype == torch.uint8
+    rows = features(x, "what is to be predicted", number, images)
+    if tuple(rows.shape[1:]) != tuple(like.shape[1:]) or rows.dim() == 0:
         raise TacitError(
-            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, template.shape[1:]))}]"
+            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, like.shape[1:]))}]"
         )
-    scaled = as_input(rows)
-    return scaled.to(template.dtype) if floating else scaled
+    return as_input(rows).to(dtype)

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from tacit.core.contract import Method
 from tacit.data.dataset import LocalView
 from tacit.errors import TacitError
-from tacit.experiments.build import build_model, build_privacy, build_training, method_of
+from tacit.experiments.build import build_model, build_objective, build_privacy, build_training, method_of
 from tacit.experiments.config import SECTIONS, Config, full, parse, schema_of
 from tacit.experiments.config_errors import tables_in
 from tacit.experiments.toml import dumps
@@ -31,18 +31,21 @@ from tacit.federation.protocol.terms import (
     public_view,
     with_own_rows,
 )
+from tacit.models.losses import LOSSES
+from tacit.models.metrics import METRICS
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.sampling.cohorts import LimitedParticipation
 
 PERMITTED: Final = (
     "name", "rounds", "seed", "rate", "cohort", "times", "batch", "epochs", "steps",
-    "model", "method", "privacy", "levels", "evaluate", "run",
+    "model", "method", "task", "privacy", "levels", "evaluate", "run",
 )  # fmt: skip
 """Outside of tables. Of tables, every key whose values are numbers or words that the key itself lists."""
 TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("name",),
     "model": ("name",),
     "method": ("name", "base", "prior", "keep", "loss"),
+    "task": ("loss", "metrics"),
     "privacy": ("plan",),
 }
 """By table, keys of any text that are permitted: each names what Tacit has, parameters of a model, or the run."""
@@ -66,7 +69,17 @@ def foreign_names(content: Mapping[str, Any]) -> tuple[str, ...]:
     """What an experiment names that is not Tacit's own: import paths, and what installed packages add."""
     tables = [(content.get(table), key, SECTIONS[table].registry.own) for table, key in _NAMED]
     said = [(str(table[key]), own) for table, key, own in tables if isinstance(table, Mapping) and key in table]
-    return tuple(name for name, own in said if name not in own)
+    return tuple(name for name, own in [*said, *_named_in_task(content)] if name not in own)
+
+
+def _named_in_task(content: Mapping[str, Any]) -> list[tuple[str, Collection[str]]]:
+    task = content.get("task")
+    if not isinstance(task, Mapping):
+        return []
+    metrics = task.get("metrics", [])
+    losses = [(str(task["loss"]), LOSSES.own.keys())] if "loss" in task else []
+    several = metrics if isinstance(metrics, list) else [metrics]
+    return losses + [(str(name), {*METRICS.own, "loss"}) for name in several]
 
 
 def check_keys(content: Mapping[str, Any], permitted: Collection[str] | None = ()) -> None:
@@ -190,7 +203,8 @@ def _assembled(config: Config, terms: Terms, view: LocalView) -> Assembled:
     chosen = {seat.name: seat.level for seat in terms.roster}
     model = build_model(config, terms.inputs, terms.classes)
     sizes = terms.sizes(view, rows_are_public(config))
-    return assemble(view, model, method, replace(privacy, choices=chosen), training, sizes)
+    chosen_privacy, objective = replace(privacy, choices=chosen), build_objective(config)
+    return assemble(view, model, method, chosen_privacy, training, sizes, objective=objective)
 
 
 def parts(config: Config) -> tuple[Method, Privacy, Training]:

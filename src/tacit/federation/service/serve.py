@@ -111,7 +111,8 @@ def _accuracy(figures: dict[str, Any] | None) -> str:
     if figures["shared"] is None:
         return f"; {who} evaluated, too few for a release"
     noise = f", noise {figures['std']:.2g}" if figures["std"] else ""
-    return f"; accuracy {figures['shared']:.2f} shared, {figures['personal']:.2f} personal ({who}{noise})"
+    metric = figures.get("metric", "accuracy")
+    return f"; {metric} {figures['shared']:.2f} shared, {figures['personal']:.2f} personal ({who}{noise})"
 
 
 def _picture(run_folder: ServerFolder) -> Table:
