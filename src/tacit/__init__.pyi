@@ -5,6 +5,8 @@ from .data.dataset import FederatedDataset as FederatedDataset
 from .data.dataset import from_clients as from_clients
 from .data.dataset import from_csv as from_csv
 from .data.dataset import from_dataset as from_dataset
+from .data.dataset import from_pandas as from_pandas
+from .data.hub import from_hub as from_hub
 from .data.loaders import load as load
 from .errors import StorageError as StorageError
 from .errors import TacitError as TacitError

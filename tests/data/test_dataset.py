@@ -100,7 +100,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: {"a": (ones(), [0, 1])}, "'a' has 3 rows and 2 labels"),
     (lambda: {"a": (ones(), [0.5, 1, np.nan])}, "'a' has NaN or infinity among its targets"),
     (lambda: {"a": (ones(), [[0.5, 1]] * 3), "b": (ones(), [[0.5]] * 3)}, r"'b' has .* of shape \(1,\)"),
-    (lambda: {"a": (ones(), ["x", "y", "z"])}, "'a' has labels of type <U1"),
+    (lambda: {"a": (ones(), ["x", "y", "z"]), "b": (ones(), [0, 1, 2])}, "'a' has labels of type <U1"),
     (lambda: {"a": (ones(), [[0], [1], [2]])}, r"labels of shape \(3, 1\)"),
     (lambda: {"a": (ones().astype(object), [0, 1, 2])}, "'a' has features of type object"),
     (lambda: {"a": (np.array([["x"]] * 3), [0, 1, 2])}, "'a' has features of type <U1"),

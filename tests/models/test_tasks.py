@@ -13,7 +13,7 @@ from torch.nn import functional
 import tacit
 from tacit.core import tree
 from tacit.core.columns import Columns
-from tacit.core.contract import Reply, Shared, Site, Tree
+from tacit.core.contract import Batch, Reply, Shared, Site, Tree
 from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import FedAvg
@@ -27,7 +27,7 @@ from tacit.privacy.mechanisms.gradient import Exact, ghost, integer_sum
 from tacit.rounds.assemble import Training, assemble
 from tests.worlds import PLANS, PRIVATE, RECORD
 
-TRAINING = Training(rounds=2, rate=0.5, batch=4, seed=3)
+TRAINING = Training(2, tacit.Poisson(0.5), 4, seed=3)
 
 
 class Reader(nn.Module):
@@ -110,7 +110,7 @@ def test_padding_rows_train_nothing(task: str, loss: Any) -> None:
     (x, y), mask = rows(data), torch.arange(6) < 4
     other_x, other_y = data.take(torch.tensor([0, 1, 2, 3, 8, 9]))
     padded, others, alone = (
-        Exact(made, lambda step, batch=batch: batch)(leaves, 0)
+        Exact(made, lambda step, batch=batch: Batch(*batch))(leaves, 0)
         for batch in ((x, y, mask), (other_x, other_y, mask), (x[:4], y[:4], mask[:4]))
     )
     assert all(torch.equal(padded[name], others[name]) for name in leaves)
@@ -249,10 +249,10 @@ def test_a_loss_of_ones_own_is_minimised() -> None:
         error = y - outputs.squeeze(-1)
         return torch.maximum(0.9 * error, -0.1 * error)
 
-    long = Training(rounds=60, rate=1.0, batch=20)
+    long = Training(60, tacit.Poisson(1.0), 20)
     method = FedAvg(tacit.LocalSgd(0.1))
     result = tacit.train(data, nn.Linear(1, 1), method, training=long, progress=False, loss=pinball)
-    assert float(result.model().bias.detach()) == pytest.approx(float(data.y.quantile(0.9)), abs=0.15)
+    assert float(params(result.model())["bias"]) == pytest.approx(float(data.y.quantile(0.9)), abs=0.15)
 
 
 @pytest.mark.parametrize(
@@ -325,3 +325,27 @@ def test_every_named_loss_and_metric_is_found_and_has_a_kind() -> None:
         assert find_loss(name) is LOSSES.own[name]
     assert kind_of(torch.zeros(3), find_loss(nn.BCEWithLogitsLoss())) == "labels"
     assert [metric.name for metric in find_metrics((), "tokens", find_loss("token-cross-entropy"))] == ["perplexity"]
+
+
+def test_a_mask_of_which_hugging_face_asks_whether_it_is_full_is_applied() -> None:
+    names: dict[str, Any] = {"__name__": "transformers.masking_utils"}
+    exec("def needed(mask):\n    return None if mask.all() else mask", names)  # as theirs, and in a module of its name
+
+    class Masked(Reader):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            mask = names["needed"](attention_mask)
+            return super().forward(input_ids, torch.ones_like(attention_mask) if mask is None else mask)
+
+    data = world("tokens")
+    made = check(initialise(Masked(), 0), data)
+    x, _ = rows(data)
+    assert torch.equal(made.apply({}, x), check(model_of("tokens"), data).apply({}, x))
+
+    class Own(Reader):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            return super().forward(
+                input_ids, torch.ones_like(attention_mask) if attention_mask.all() else attention_mask
+            )
+
+    with pytest.raises(TacitError, match="control flow depends on values"):
+        check(Own(), data)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from tacit.core import columns
 from tacit.core.checked import checked, shown
 from tacit.core.columns import Columns, Rows
 from tacit.core.rng import generator
-from tacit.data.validate import proportion, validate
+from tacit.data.tables import NO_NAMES, Encoding, encode_table, is_text, names_in
+from tacit.data.validate import proportion, unknown, validate
 from tacit.errors import TacitError
 
 Array = np.ndarray | Tensor
@@ -42,7 +43,7 @@ def as_input(x: Rows) -> Rows:
 
 
 @checked
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedDataset:
     """Who holds what. Once built: every number is finite, every label a class, every client has a training row."""
 
@@ -57,9 +58,14 @@ class FederatedDataset:
     common_y: Tensor | None
     ids: tuple[str, ...]
     classes: int  # or outputs of a regression, or yes/no labels
+    encoding: Encoding = NO_NAMES  # public: what columns and classes are called
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def __repr__(self) -> str:
+        """Who holds how much, never what: no row and no label."""
+        return describe(self)
 
     @property
     def clients(self) -> int:
@@ -121,7 +127,7 @@ class FederatedDataset:
         return replace(self, **rows, common_x=common[0], common_y=common[1])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LocalView(FederatedDataset):
     """A population as one party sees it: everybody's id, and its own rows. Others have theirs elsewhere, none here.
 
@@ -130,6 +136,40 @@ class LocalView(FederatedDataset):
 
     def __post_init__(self) -> None:
         validate(self, whole=False)
+
+
+def describe(data: FederatedDataset) -> str:
+    """Clients, sizes, inputs, targets and skew, in a few lines. Of a simulation: these numbers are the clients' own."""
+    sizes, common = data.sizes, 0 if data.common_y is None else len(data.common_y)
+    each = f"{sizes.min():,}" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,}"
+    kinds = (
+        repr(data.x) if isinstance(data.x, Columns) else f"{data.x.dtype} {list(data.input_shape)}".partition(".")[2]
+    )
+    lines = [
+        f"{data.name}: {data.clients:,} clients, {len(data.y):,} training rows ({each} a client), "
+        f"{len(data.test_y):,} test rows, {common:,} common test rows",
+        f"inputs: {kinds}; targets: {_targets(data)}",
+    ]
+    return "\n".join([*lines, *([_skew(data)] if not data.y.is_floating_point() else [])])
+
+
+def _targets(data: FederatedDataset) -> str:
+    names = ", ".join(data.encoding.classes[:4]) + ", ..." * (len(data.encoding.classes) > 4)
+    if data.y.is_floating_point():
+        return f"{data.classes} number{'s' * (data.classes > 1)} a row"
+    if data.y.dtype == torch.bool:
+        return f"{data.classes} yes/no labels a row"
+    each = "" if data.y.dim() == 1 else f" at {list(data.y.shape[1:])} positions a row"
+    return f"{data.classes} classes{each}" + (f" ({names})" if names else "")
+
+
+def _skew(data: FederatedDataset) -> str:
+    counts = data.class_counts()
+    held = (counts > 0).sum(1).mean()
+    shares = counts.sum(0) / max(1, counts.sum())
+    return (
+        f"skew: a client holds {held:.1f} classes on average; the most common class is {shares.max():.0%} of the labels"
+    )
 
 
 def _held(owner: np.ndarray, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +209,7 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 def inputs(value: Any, whose: str, dtype: torch.dtype = torch.float32, images: bool | None = None) -> Rows:
     """One tensor of features, or several: of a dict of arrays, or of a tuple of them."""
     if isinstance(value, Columns):
-        return columns.each(lambda part: features(part, whose, dtype, images), value)
+        return _rows(value.each(lambda part: features(part, whose, dtype, images)))
     if isinstance(value, tuple) and value and all(hasattr(part, "shape") for part in value):
         return _rows(Columns.of([features(part, whose, dtype, images) for part in value]))
     if isinstance(value, Mapping):
@@ -277,7 +317,7 @@ def from_clients(
     test_fraction: float = 0.2,
     seed: int = 0,
     common: Sequence[Any] | None = None,
-    classes: int | None = None,
+    classes: int | Sequence[str] | None = None,
     name: str = "clients",
     dtype: torch.dtype = torch.float32,
     images: bool | None = None,
@@ -293,7 +333,7 @@ def from_clients(
         test_fraction: of the rows of a client that has no test rows.
         seed: of what is held out.
         common: (x, y) of the common test set.
-        classes: how many there are, where labels do not tell.
+        classes: how many there are, where labels do not tell; or their names, where labels are names. These are public.
         name: in reports.
         dtype: of floats.
         images: whether bytes (uint8) are pixels, which are scaled to [0, 1], or numbers.
@@ -304,6 +344,7 @@ def from_clients(
         tensor([1., 3.])
     """
     proportion(test_fraction, "test_fraction", one=False)
+    clients, named = _numbered(clients, classes)
     read = take, _ = partial(inputs, dtype=dtype, images=images), partial(labels, dtype=dtype)
     own = [_own(data, at, str(who), test_fraction, seed, read) for at, (who, data) in enumerate(clients.items())]
     if not own:
@@ -313,6 +354,8 @@ def from_clients(
         _alike(column, [str(who) for who in clients])
     x, y, test_x, test_y = map(columns.concatenate, parts)
     whose = "the common test set"
+    if common is not None and named:
+        common = common[0], Encoding(classes=named).class_numbers(common[1])
     shared = None if common is None else (take(common[0], whose), labels(common[1], whose, dtype))
     return FederatedDataset(
         name=name,
@@ -325,8 +368,27 @@ def from_clients(
         common_x=shared and shared[0],
         common_y=shared and shared[1],
         ids=tuple(str(who) for who in clients),
-        classes=classes or _classes(y, test_y, *([shared[1]] if shared else [])),
+        encoding=Encoding(classes=named),
+        classes=len(named) or _given(classes) or _classes(y, test_y, *([shared[1]] if shared else [])),
     )
+
+
+def _given(classes: int | Sequence[str] | None) -> int | None:
+    return classes if isinstance(classes, int) else None
+
+
+def _numbered(
+    clients: Mapping[Any, Sequence[Any]], classes: int | Sequence[str] | None
+) -> tuple[Mapping[Any, Sequence[Any]], tuple[str, ...]]:
+    """Class names as numbers, and the names: those that are given, else those that occur, in the order of letters."""
+    labels = [data[at] for data in clients.values() for at in (1, 3) if len(data) > at and len(data[at])]
+    listed = tuple(map(str, classes)) if classes is not None and not isinstance(classes, int) else ()
+    if not listed and not (labels and all(map(is_text, labels))):
+        return clients, ()
+    names = listed or names_in(name for each in labels for name in each)
+    encoding = Encoding(classes=names)
+    return {who: [encoding.class_numbers(part) if at % 2 else part for at, part in enumerate(data)]
+            for who, data in clients.items()}, names  # fmt: skip
 
 
 def _classes(*groups: Tensor) -> int:
@@ -411,20 +473,71 @@ def grouped(ids: Sequence[Any] | np.ndarray) -> Iterator[tuple[str, np.ndarray]]
 
 
 @checked
-def from_dataset(dataset: MapDataset, ids: np.ndarray | Sequence[Any], **options: Any) -> FederatedDataset:
-    """A federation of a torch dataset that yields (x, y), where row `i` belongs to client `ids[i]`.
+def from_dataset(
+    dataset: MapDataset, ids: str | np.ndarray | Sequence[Any], *, label: str = "labels", **options: Any
+) -> FederatedDataset:
+    """A federation of a torch dataset that yields (x, y), or of one whose rows are dicts, as Hugging Face's are.
 
-    `options` are those of `from_clients`.
+    Of dicts, `label` is the target and all else the model's inputs, by name. Sequences of unequal lengths are padded:
+    with 0, and labels with -100, which count nowhere.
+
+    Args:
+        dataset: knows its length, and gives row `i`.
+        ids: whose each row is; of dicts, also the name of the item that says so.
+        label: of dicts, the item that is the target.
+        options: those of `from_clients`.
+
+    Example:
+        >>> rows = [{"author": "ann", "input_ids": [5, 6, 7], "labels": [6, 7, 8]},
+        ...         {"author": "bob", "input_ids": [5], "labels": [6]}]
+        >>> data = from_dataset(rows, "author", test_fraction=0.0)
+        >>> data.x, data.y.tolist()
+        (Columns(input_ids int64 (3,)), [[6, 7, 8], [6, -100, -100]])
     """
-    if len(dataset) != len(ids):
-        raise TacitError(f"the dataset has {len(dataset)} rows and there are {len(ids)} client ids: give one a row")
     items = [dataset[row] for row in range(len(dataset))]
+    if items and all(isinstance(item, Mapping) for item in items):
+        ids, items = _from_dicts(items, ids, label)
+        clients = {who: ({name: part[rows] for name, part in items[0].items()}, items[1][rows])
+                   for who, rows in grouped(ids)}  # fmt: skip
+        return from_clients(clients, **{"name": "dataset", **options})
+    if len(dataset) != len(ids) or isinstance(ids, str):
+        raise TacitError(f"the dataset has {len(dataset)} rows and there are {len(ids)} client ids: give one a row")
     odd = next((at for at, item in enumerate(items) if not isinstance(item, tuple | list) or len(item) != 2), None)
     if odd is not None:
         raise TacitError(f"row {odd} of the dataset is {shown(items[odd])}: give pairs (x, y)")
     x = _stack([item[0] for item in items])
     y = _numbers([np.asarray(item[1]) for item in items], "the dataset", "labels")
     return from_clients({who: (x[rows], y[rows]) for who, rows in grouped(ids)}, **{"name": "dataset", **options})
+
+
+def _from_dicts(items: Sequence[Mapping[str, Any]], ids: Any, label: str) -> tuple[Any, Any]:
+    """(ids, (inputs by name, targets)) of rows that are dicts."""
+    names = list(items[0])
+    if label not in names:
+        raise unknown("item of the rows", label, names)
+    if isinstance(ids, str):
+        if ids not in names:
+            raise unknown("item of the rows", ids, names)
+        names.remove(ids)
+        ids = [item[ids] for item in items]
+    if len(ids) != len(items):
+        raise TacitError(f"the dataset has {len(items)} rows and there are {len(ids)} client ids: give one a row")
+    parts = {name: padded([item[name] for item in items], -100 if name == label else 0, name) for name in names}
+    y = parts.pop(label)
+    return ids, (parts, y)
+
+
+def padded(rows: Sequence[Any], value: int, name: str) -> np.ndarray:
+    """One array; sequences of unequal lengths are filled up with `value` to the longest."""
+    arrays = [np.asarray(row) for row in rows]
+    if len({array.shape for array in arrays}) == 1:
+        return _numbers(arrays, f"'{name}'") if not is_text(rows) else np.array(rows)
+    if any(array.ndim != 1 or array.dtype.kind not in "iufb" for array in arrays):
+        raise TacitError(f"'{name}' has rows of unequal shapes: give sequences of numbers, or every row the same shape")
+    whole = np.full((len(rows), max(map(len, arrays))), value, np.result_type(*arrays))
+    for row, array in zip(whole, arrays, strict=True):
+        row[: len(array)] = array
+    return whole
 
 
 def _stack(rows: Sequence[Any]) -> Array:
@@ -437,13 +550,48 @@ def _stack(rows: Sequence[Any]) -> Array:
 
 @checked
 def from_csv(path: str | Path, *, client: str = "client", label: str = "label", **options: Any) -> FederatedDataset:
-    """A federation of a table: a column of client ids, one of class numbers, and numeric features.
+    """A federation of a table in a file: see `from_pandas`, whose options it has."""
+    from tacit.data.loaders import read_frame
 
-    `options` are those of `from_clients`.
+    return from_pandas(read_frame(Path(path)), client=client, label=label, **{"name": Path(path).stem, **options})
+
+
+@checked
+def from_pandas(
+    frame: Any,
+    *,
+    client: str = "client",
+    label: str = "label",
+    targets: Literal["classes", "numbers"] | None = None,
+    categories: Mapping[str, Any] | None = None,
+    classes: Sequence[Any] | None = None,
+    **options: Any,
+) -> FederatedDataset:
+    """A federation of a table: a column of client ids, one of targets, and features.
+
+    Args:
+        frame: a `pandas.DataFrame`. Columns of names become a column of zeros and ones for each category.
+        client: the column that says whose a row is.
+        label: the column of targets: class numbers from 0, or class names.
+        targets: "numbers" for a regression.
+        categories: by column, all categories there are; public. By default those that occur in the table.
+        classes: the names of all classes; public. By default those that occur.
+        options: those of `from_clients`.
+
+    Example:
+        >>> import pandas
+        >>> rows = {"client": [1, 1, 2], "city": ["Rome", "Oslo", "Rome"], "label": ["yes", "no", "no"]}
+        >>> data = from_pandas(pandas.DataFrame(rows), test_fraction=0.0)
+        >>> data.x.tolist(), data.y.tolist(), data.encoding.classes
+        ([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]], [1, 0, 0], ('no', 'yes'))
     """
-    from tacit.data.loaders import read_csv
-
-    table = read_csv(path, client=client, label=label)
+    name = str(options.get("name", "table"))
+    if not hasattr(frame, "columns"):
+        raise TacitError(f"the table is {shown(frame)}: give a pandas.DataFrame")
+    table = encode_table(
+        frame, client=client, label=label, where=name, targets=targets, categories=categories, classes=classes
+    )
     assert table.ids is not None
     rows = {who: (table.x[rows], table.y[rows]) for who, rows in grouped(table.ids)}
-    return from_clients(rows, **{"name": Path(path).stem, **options})
+    several = {"classes": len(table.encoding.classes)} if table.encoding.classes else {}
+    return replace(from_clients(rows, **{"name": name, **several, **options}), encoding=table.encoding)

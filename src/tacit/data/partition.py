@@ -17,6 +17,7 @@ from torch import Tensor
 from tacit.core.columns import Rows
 from tacit.core.rng import generator
 from tacit.data.dataset import FederatedDataset, Pair, grouped, hold_out, offsets_of
+from tacit.data.tables import NO_NAMES, Encoding
 from tacit.data.validate import at_least, proportion, unknown
 from tacit.errors import TacitError
 
@@ -41,6 +42,7 @@ class Pool:
     units: np.ndarray | None = None
     usual: str = "classes"  # the partition of a user who names none
     usual_clients: int = 100
+    encoding: Encoding = NO_NAMES  # public: what columns and classes are called
 
 
 class Options(TypedDict, total=False):
@@ -108,7 +110,7 @@ def _federate(
 ) -> FederatedDataset:
     return federate(
         pool.x, pool.y, parts, ids=ids, classes=pool.classes, pooled=pool.test, test=test,
-        test_fraction=test_fraction, units=pool.units, seed=seed, name=pool.name,
+        test_fraction=test_fraction, units=pool.units, seed=seed, name=pool.name, encoding=pool.encoding,
     )  # fmt: skip
 
 
@@ -372,6 +374,7 @@ def federate(
     units: np.ndarray | None = None,
     seed: int = 0,
     name: str = "federation",
+    encoding: Encoding = NO_NAMES,
 ) -> FederatedDataset:
     """A federation of pooled rows. `parts[k]` are the rows of client `k`; rows in no part are left out.
 
@@ -397,6 +400,7 @@ def federate(
         common_x=common_x,
         common_y=common_y,
         classes=classes,
+        encoding=encoding,
         ids=tuple(ids) if ids is not None else tuple(map(str, range(len(parts)))),
     )
 

@@ -16,6 +16,7 @@ from tacit.core.checked import checked
 from tacit.core.columns import call
 from tacit.core.contract import Tree
 from tacit.data.dataset import from_clients
+from tacit.data.tables import Encoding, is_text
 from tacit.errors import TacitError
 from tacit.experiments import trained
 from tacit.experiments.build import Parts
@@ -91,6 +92,8 @@ class Result:
         method, view = self.parts.method, self.run.progress.server.view
         if method.gather:
             raise TacitError(f"{type(method).__name__} has no model for a client that did not take part: train again")
+        names = self.parts.federation.encoding.classes
+        y = Encoding(classes=names).class_numbers(y) if names and is_text(y) else y
         alone = from_clients({"new": (x, y)}, test_fraction=0.0, classes=self.run.engine.federation.classes)
         training, objective = replace(self.parts.training, rounds=rounds), self.parts.objective
         engine, _ = assemble(alone, self.parts.model, method, Privacy(), training, objective=objective)
@@ -106,9 +109,11 @@ class Result:
     def predict(self, x: Any, client: str | None = None) -> np.ndarray:
         """Predictions for the rows of `x`, written as targets are: by a client's personal model, or by the shared one.
 
-        Classes (a class at each position of a sequence), yes or no for each label, or the numbers of a regression.
+        Classes, by their names where they have some (at each position of a sequence); yes or no for each label; or the
+        numbers of a regression.
         """
-        return predicted(self.outputs(x, client), self.run.engine.task.kind).numpy()
+        found = predicted(self.outputs(x, client), self.run.engine.task.kind).numpy()
+        return self.parts.federation.encoding.named(found)
 
     def outputs(self, x: Any, client: str | None = None) -> Tensor:
         """Outputs for the rows of `x`: of a client's personal model, or of the shared one."""

@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from tacit.core.checked import checked
 from tacit.core.columns import Columns, Rows, arguments, call
 from tacit.core.files import storage, write_atomically
+from tacit.data.tables import NO_NAMES, Encoding
 from tacit.errors import StorageError, TacitError
-from tacit.models.metrics import Kind
+from tacit.models.metrics import Kind, predicted
 from tacit.rounds.loop import Run
 from tacit.rounds.predict import MethodModule, personal_module, rows_like, shared_module
 
@@ -53,6 +54,7 @@ class ModelConfig:
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()  # of several: name, type, shape of a row
     named: bool = False  # whether the network takes several inputs by name
     kind: Kind = "classes"  # what is predicted
+    encoding: Encoding = NO_NAMES  # public: what columns and classes are called
 
     @classmethod
     def of(cls, run: Run, model: nn.Module, clients: Sequence[str] | None = None) -> "ModelConfig":
@@ -70,6 +72,7 @@ class ModelConfig:
             inputs=() if several is None else tuple(several.described),
             named=several is not None and several.names is not None,
             kind=run.engine.task.kind,
+            encoding=data.encoding,
         )
 
 
@@ -145,7 +148,8 @@ def read_config(folder: Path) -> ModelConfig:
     try:
         known: dict[str, Any] = content | {key: tuple(content[key]) for key in ("input_shape", "clients")}
         inputs = tuple((name, dtype, tuple(shape)) for name, dtype, shape in content.get("inputs", ()))
-        return ModelConfig(**known | {"inputs": inputs})
+        encoding = Encoding.from_json(content.get("encoding", {}))
+        return ModelConfig(**known | {"inputs": inputs, "encoding": encoding})
     except (TypeError, LookupError, ValueError, AttributeError) as error:
         raise StorageError(f"{folder / CONFIG} is damaged ({error!r}): save the model again") from None
 
@@ -188,6 +192,8 @@ def read_rows(path: Path, config: ModelConfig) -> np.ndarray:
         raise TacitError(f"{path} is no CSV file with a header ({error}): give one row for each example") from None
     if not isinstance(table.index, pd.RangeIndex):
         raise TacitError(f"{path}: rows have more values than the header has names: give as many")
+    if config.encoding.columns:
+        return config.encoding.features(table, str(path)).reshape(len(table), *config.input_shape)
     if wrong := [str(name) for name, column in table.items() if column.dtype.kind not in "biuf"]:
         raise TacitError(f"{path}: column '{wrong[0]}' holds no numbers: leave it out")
     if not bool(np.isfinite(table.to_numpy(dtype=float)).all()):
@@ -282,6 +288,19 @@ def _program(path: Path) -> nn.Module:
         return torch.export.load(path).module()
     except Exception as error:  # whatever torch makes of a damaged archive
         raise StorageError(f"{path} cannot be read ({error}): give model=..., or save the model again") from None
+
+
+def prediction_table(outputs: Tensor, config: ModelConfig) -> Any:
+    """A frame with a row for each prediction: its class and the probability of every class, labels, or numbers."""
+    import pandas as pd
+
+    if config.kind == "classes":
+        return class_table(outputs, config.encoding.classes)
+    found = predicted(outputs, config.kind).numpy()
+    if found.ndim == 1:
+        return pd.DataFrame({"prediction": found})
+    flat = found.reshape(len(found), -1)
+    return pd.DataFrame({f"prediction {at}": flat[:, at] for at in range(flat.shape[1])})
 
 
 def class_table(outputs: Tensor, names: Sequence[str] = ()) -> Any:

@@ -109,7 +109,7 @@ class Criterion:
         public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
         object.__setattr__(self, "settings", public | dict(module.named_buffers()))
         if hasattr(module, "reduction"):
-            module.reduction = "none"  # pyright: ignore[reportAttributeAccessIssue]
+            vars(module)["reduction"] = "none"
         object.__setattr__(self, "module", module)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -151,7 +151,8 @@ def find_loss(loss: str | Loss | nn.Module | type[nn.Module], dtype: torch.dtype
         return Criterion(meant.to(dtype))
     if not callable(meant):
         raise TacitError(f"the loss is {meant!r}: give a name ({', '.join(LOSSES)}), a torch criterion or a function")
-    return meant
+    loss_of: Loss = meant
+    return loss_of
 
 
 def is_binary(loss: Loss) -> bool:

@@ -95,7 +95,7 @@ def evaluate(
     personal = _personal(engine, view, store, clients, round, chunk)
     first, *others = (
         Scores(
-            common=common and common[at],
+            common=None if common is None else common[at],
             loss=loss,
             clients=clients,
             level=engine.plan.setting.choices.level[clients],

@@ -65,7 +65,8 @@ class MethodModule(nn.Module):
         self.method, self.task, self.view, self.state = method, task, view, state
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        x: Any = Columns.of(named) if named else Columns.of(inputs) if len(inputs) > 1 else inputs[0]
+        several = named or inputs
+        x: Any = Columns.of(several) if len(several) > 1 or named else next(iter(inputs))
         return self.method.predict(self.task, self.view, self.state, x)
 
 
@@ -134,15 +135,17 @@ def rows_like(x: Any, template: Rows, fitted: Rows | None = None) -> Rows:
         template: training rows as they were given; of bytes, that they are images.
         fitted: training rows as the model sees them, where that is other.
     """
-    several, like = isinstance(template, Columns), leaves(template)
-    if several and isinstance(x, Mapping) and template.names:
-        x = [x.get(name) for name in template.names]
-    given = ([*x.tensors] if isinstance(x, Columns) else [*x]) if several else [x]
+    columns: Any = template if isinstance(template, Columns) else None
+    like = leaves(template)
+    if columns is not None and isinstance(x, Mapping) and columns.names:
+        x = [x.get(name) for name in columns.names]
+    given = [x] if columns is None else [*x.tensors] if isinstance(x, Columns) else [*x]
     if len(given) != len(like) or any(each is None for each in given):
         raise TacitError(f"rows to predict have other inputs than {template}: give these")
     seen = leaves(template if fitted is None else fitted)
     rows = [_one_like(each, *pair) for each, pair in zip(given, zip(like, seen, strict=True), strict=True)]
-    return Columns(template.names, rows) if several else rows[0]
+    seen_as: Any = rows[0] if columns is None else Columns(columns.names, rows)
+    return seen_as
 
 
 def _one_like(x: Any, like: Tensor, seen: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tacit.core.columns import Columns
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy, load_data
 from tacit.experiments.config import Config, FederationTable
@@ -52,6 +53,8 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
     data = load_data(config.model_copy(update={"data": config.data.model_copy(update={"clients": clients})}))
     if data.clients != clients:
         raise TacitError(f"the data has {data.clients} clients, not {clients}: use --local {data.clients}")
+    if not data.one_class_each or isinstance(data.x, Columns):
+        raise TacitError("over machines every row is one array with one class: simulate other tasks with tacit run")
     choices = build_privacy(config).choose(data, config.seed)
     plain = config.model_copy(update={"choices": {}})
     offer = Offer(experiment.text_of(plain), data.input_shape, data.classes, clients, permitted=None)
