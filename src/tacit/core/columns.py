@@ -101,8 +101,8 @@ else:
 
 def each(f: Callable[[Tensor], Tensor], x: Rows) -> Rows:
     """`f` of the tensor, or of each of several."""
-    several: Any = x
-    return several.each(f) if isinstance(several, Columns) else f(x)
+    moved: Any = x.each(f) if isinstance(x, Columns) else f(x)
+    return moved
 
 
 def leaves(x: Rows) -> list[Tensor]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -149,10 +149,9 @@ def find_loss(loss: str | Loss | nn.Module | type[nn.Module], dtype: torch.dtype
             raise TacitError(f"{meant.__name__}() makes no loss ({error}): give an instance, or a function") from error
     if isinstance(meant, nn.Module):
         return Criterion(meant.to(dtype))
-    if not callable(meant):
-        raise TacitError(f"the loss is {meant!r}: give a name ({', '.join(LOSSES)}), a torch criterion or a function")
-    loss_of: Loss = meant
-    return loss_of
+    if callable(meant):
+        return cast(Loss, meant)
+    raise TacitError(f"the loss is {meant!r}: give a name ({', '.join(LOSSES)}), a torch criterion or a function")
 
 
 def is_binary(loss: Loss) -> bool:
