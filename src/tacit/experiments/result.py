@@ -94,7 +94,8 @@ class Result:
             raise TacitError(f"{type(method).__name__} has no model for a client that did not take part: train again")
         names = self.parts.federation.encoding.classes
         y = Encoding(classes=names).class_numbers(y) if names and is_text(y) else y
-        alone = from_clients({"new": (x, y)}, test_fraction=0.0, classes=self.run.engine.federation.classes)
+        alone = from_clients({"new": (x, y)}, test_fraction=0.0, classes=self.run.engine.federation.classes,
+                             images=self.parts.federation.x.dtype == torch.uint8 or None)  # fmt: skip
         training, objective = replace(self.parts.training, rounds=rounds), self.parts.objective
         engine, _ = assemble(alone, self.parts.model, method, Privacy(), training, objective=objective)
         state, who = method.join(view, engine.start), np.array([0])
