@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "fraction as text": (lambda: ANY.from_clients({"a": ROWS}, test_fraction="0.2"), "'0.2'"),
     "labels from one": (lambda: tacit.from_clients({"a": (ROWS[0], ROWS[1] + 1)}), "number them from 0"),
     "labels with gaps": (lambda: tacit.from_clients({"a": (ROWS[0], ROWS[1] * 1000)}), "1001 classes"),
-    "rows in dicts": (lambda: tacit.from_dataset([{"x": 1, "y": 0}], ["a"]), "give pairs (x, y)"),
+    "rows in dicts": (lambda: tacit.from_dataset([{"x": 1, "y": 0}], ["a"]), "unknown item of the rows 'labels'"),
     "a dataset that is a number": (lambda: ANY.from_dataset(5, ["a"]), "dataset=5"),
     "a table at a number": (lambda: ANY.from_csv(3), "path=3"),
     "words in a table": (lambda: tacit.from_clients({"a": (pd.DataFrame({"x": ["u"] * 4}), ROWS[1])}), "numbers"),

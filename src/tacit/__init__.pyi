@@ -5,6 +5,8 @@ from .data.dataset import FederatedDataset as FederatedDataset
 from .data.dataset import from_clients as from_clients
 from .data.dataset import from_csv as from_csv
 from .data.dataset import from_dataset as from_dataset
+from .data.dataset import from_pandas as from_pandas
+from .data.hub import from_hub as from_hub
 from .data.loaders import load as load
 from .errors import StorageError as StorageError
 from .errors import TacitError as TacitError
@@ -43,6 +45,7 @@ from .methods import QuPeD as QuPeD
 from .methods import Scaffold as Scaffold
 from .methods import ServerAdam as ServerAdam
 from .methods import ServerSgd as ServerSgd
+from .models.metrics import Metric as Metric
 from .privacy.levels import Among as Among
 from .privacy.levels import Level as Level
 from .privacy.mechanisms import Central as Central

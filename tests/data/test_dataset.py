@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
+from tacit.core import columns
 from tacit.data.dataset import FederatedDataset, as_input, from_clients, from_csv, from_dataset, hold_out
 from tacit.errors import TacitError
+from tacit.models.functional import fit_inputs
 
 
 def three() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -59,7 +61,7 @@ def test_class_counts_count_the_training_rows() -> None:
 
 def test_bytes_stay_bytes_and_are_scaled_when_gathered() -> None:
     pixels = np.array([[0, 255], [51, 102]], np.uint8)
-    federation = from_clients({"a": (pixels, [0, 1])}, test_fraction=0)
+    federation = from_clients({"a": (pixels, [0, 1])}, test_fraction=0, images=True)
     assert federation.x.dtype == torch.uint8
     x, y = federation.take(torch.tensor([[1, 0]]))
     torch.testing.assert_close(x, torch.tensor([[[0.2, 0.4], [0.0, 1.0]]]))
@@ -69,7 +71,7 @@ def test_bytes_stay_bytes_and_are_scaled_when_gathered() -> None:
 
 def test_astype_gives_the_same_inputs_in_double_precision() -> None:
     pixels = np.array([[0, 255], [51, 102]], np.uint8)
-    small = from_clients({"a": (pixels, [0, 1])}, common=(pixels, [0, 1]), test_fraction=0)
+    small = from_clients({"a": (pixels, [0, 1])}, common=(pixels, [0, 1]), test_fraction=0, images=True)
     large = small.astype(torch.float64)
     assert large.x.dtype == large.test_x.dtype == torch.float64
     assert large.common_x is not None
@@ -96,16 +98,18 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: {"a": (ones(), [0, 1, 2]), "b": (ones(0), np.zeros(0, int))}, "'b' has no training example"),
     (lambda: {1: (ones(), [0, 1, 2]), "1": (ones(), [0, 1, 2])}, "id '1' is used twice"),
     (lambda: {"a": (ones(), [0, 1])}, "'a' has 3 rows and 2 labels"),
-    (lambda: {"a": (ones(), [0.5, 1, 2])}, "'a' has labels of type float64"),
-    (lambda: {"a": (ones(), torch.tensor([0.5, 1, 2]))}, "'a' has labels of type float32"),
-    (lambda: {"a": (ones(), ["x", "y", "z"])}, "'a' has labels of type <U1"),
+    (lambda: {"a": (ones(), [0.5, 1, np.nan])}, "'a' has NaN or infinity among its targets"),
+    (lambda: {"a": (ones(), [[0.5, 1]] * 3), "b": (ones(), [[0.5]] * 3)}, r"'b' has .* of shape \(1,\)"),
+    (lambda: {"a": (ones(), ["x", "y", "z"]), "b": (ones(), [0, 1, 2])}, "'a' has labels of type <U1"),
     (lambda: {"a": (ones(), [[0], [1], [2]])}, r"labels of shape \(3, 1\)"),
     (lambda: {"a": (ones().astype(object), [0, 1, 2])}, "'a' has features of type object"),
     (lambda: {"a": (np.array([["x"]] * 3), [0, 1, 2])}, "'a' has features of type <U1"),
     (lambda: {"a": (ones() * 1j, [0, 1, 2])}, "'a' has features of type complex128"),
     (lambda: {"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "unequal lengths"),
     (lambda: {"a": (ones(), [0, 1, 2]), "b": (np.ones((1, 3)), [0])}, r"'b' has .* rows of shape \(3,\)"),
-    (lambda: {"a": (ones(), [0, 1, 2]), "b": (np.ones((1, 2), np.uint8), [0])}, r"'b' has torch\.uint8"),
+    (lambda: {"a": (np.full((3, 2), 9, np.uint8), [0, 1, 2])}, "'a' has bytes .* say images=True if they are pixels"),
+    (lambda: {"a": ({"ids": ones(), "mask": ones(2)}, [0, 1, 2])}, "inputs have 3 and 2 rows"),
+    (lambda: {"a": ({"ids": ones()}, [0, 1, 2]), "b": (ones(), [0, 1, 2])}, "'b' has .* give all clients the same"),
     (lambda: {"a": (ones(),)}, "'a' has 1 arrays"),
     (lambda: {"a": (ones(), [0, 1, 2], np.ones((1, 3)), [0])}, r"shape \(3,\)"),
     (dict, "no clients"),
@@ -238,3 +242,68 @@ def test_classes_may_be_written_with_a_decimal_point(tmp_path: Path) -> None:
 def test_a_missing_table_is_named() -> None:
     with pytest.raises(TacitError, match=r"there is no file nowhere\.csv"):
         from_csv("nowhere.csv")
+
+
+# other inputs and targets
+
+
+class Table(torch.nn.Module):
+    """Looks integers up: floats would be an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(9, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table(x).sum(1)
+
+
+def test_integers_reach_a_model_as_integers_if_it_takes_them_and_else_as_numbers() -> None:
+    data = from_clients({"a": (np.arange(8).reshape(4, 2), [0, 1, 0, 1])}, test_fraction=0)
+    assert data.x.dtype == torch.int64
+    kept = fit_inputs(Table(), data.astype(torch.float32), torch.float32)
+    numbers = fit_inputs(torch.nn.Linear(2, 2), data.astype(torch.float32), torch.float32)
+    assert kept.x.dtype == torch.int64
+    assert torch.equal(numbers.x, data.x.float())
+
+
+def test_large_ids_stay_apart() -> None:
+    ids = np.array([[2**24], [2**24 + 1]])
+    assert from_clients({"a": (ids, [0, 1])}, test_fraction=0).x.flatten().tolist() == ids.flatten().tolist()
+
+
+def test_bytes_that_are_numbers_are_not_scaled() -> None:
+    bits, tokens = np.array([[0, 1], [1, 0]], np.uint8), np.array([[0, 7], [200, 0]], np.uint8)
+    assert from_clients({"a": (bits, [0, 1])}, test_fraction=0).take(torch.arange(2))[0].tolist() == bits.tolist()
+    plain = from_clients({"a": (tokens, [0, 1])}, test_fraction=0, images=False)
+    assert plain.take(torch.arange(2))[0].tolist() == tokens.tolist()
+
+
+def test_several_inputs_are_held_out_together() -> None:
+    ids = np.arange(20).reshape(10, 2)
+    named = {"ids": ids, "twice": 2.0 * ids}
+    for x in (named, tuple(named.values())):
+        data = from_clients({"a": (x, np.arange(10) % 2), "b": (x, np.arange(10) % 2)})
+        for part in (data.x, data.test_x):
+            first, second = columns.leaves(part)
+            assert torch.equal(2.0 * first, second)
+            assert first.dtype == torch.int64
+        assert len(data.x) == 16
+        assert data.input_shape == ((2,), (2,))
+
+
+def test_targets_are_classes_numbers_labels_or_tokens_by_their_type_and_shape() -> None:
+    x = np.ones((4, 2))
+    kinds = {
+        "classes": ([0, 1, 1, 0], torch.int64, 2),
+        "numbers": ([0.5, 1, 2, 3], torch.float32, 1),
+        "outputs": (np.ones((4, 3)), torch.float32, 3),
+        "labels": (np.eye(4, 3) > 0, torch.bool, 3),
+        "tokens": ([[0, 4], [1, -100], [2, 2], [3, 0]], torch.int64, 5),
+    }
+    for y, dtype, classes in kinds.values():
+        data = from_clients({"a": (x, y)}, test_fraction=0)
+        assert (data.y.dtype, data.classes) == (dtype, classes)
+    tokens = from_clients({"a": (x, kinds["tokens"][0])}, test_fraction=0)
+    assert tokens.class_counts().tolist() == [[2, 1, 2, 1, 1]]
+    assert from_clients({"a": (x, kinds["labels"][0])}, test_fraction=0).class_counts().tolist() == [[1, 1, 1]]

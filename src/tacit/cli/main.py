@@ -281,14 +281,14 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="A CSV file to write; the screen if left out.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over OUT, if that is a CSV file and not ROWS.")] = False,
 ) -> None:
-    """Predict the class of each row of a CSV file, by the shared model or by a client's own."""
+    """Predict the class (or the number) of each row of a CSV file, by the shared model or by a client's own."""
     from tacit.core.files import check_output
-    from tacit.experiments.trained import class_table, open_models, read_rows
+    from tacit.experiments.trained import open_models, prediction_table, read_rows
 
     if out is not None:
         check_output(out, (".csv",), force, inputs=(rows,))
     models = open_models(source)
-    table = class_table(models.outputs(read_rows(rows, models.config), client))
+    table = prediction_table(models.outputs(read_rows(rows, models.config), client), models.config)
     if out is None:
         typer.echo(table.to_csv(index=False), nl=False)
     else:

@@ -20,6 +20,7 @@ from tacit.data.dataset import FederatedDataset, count_classes, features, labels
 from tacit.data.hub import hub_pool
 from tacit.data.normalise import normalised
 from tacit.data.partition import Ids, Options, Pool, divide
+from tacit.data.tables import Targets, encode_table
 from tacit.data.validate import unknown
 from tacit.errors import TacitError
 
@@ -35,7 +36,7 @@ class Table(NamedTuple):
 
 def read_csv(path: str | Path, *, client: str | None = "client", label: str = "label") -> Table:
     """Every column but the two named ones is a numeric feature without gaps; anything else is a `TacitError`."""
-    frame = _frame(Path(path))
+    frame = read_frame(Path(path))
     for column in (label, client):
         if column is not None and column not in frame.columns:
             raise TacitError(f"{path}: {unknown('column', column, map(str, frame.columns))}")
@@ -48,7 +49,7 @@ def read_csv(path: str | Path, *, client: str | None = "client", label: str = "l
     return Table(frame[columns].to_numpy(np.float64), _class_numbers(frame, label, path), ids)
 
 
-def _frame(path: Path) -> "pandas.DataFrame":
+def read_frame(path: Path) -> "pandas.DataFrame":
     import pandas
 
     if not path.is_file():
@@ -102,6 +103,7 @@ class LoadOptions(Options, total=False):
     path: str | Path
     label: str
     client: str | None
+    targets: Targets | None
     columns: Sequence[str] | None
     config: str | None
     train_split: str
@@ -118,12 +120,17 @@ def digits_pool() -> Pool:
     return Pool("digits", features(bunch.images / 16, "digits"), labels(bunch.target, "digits"), 10, usual_clients=200)
 
 
-def csv_pool(path: str, *, client: str | None = "client", label: str = "label") -> Pool:
-    """A table; without a column of clients (`client=None`) its rows are divided like any other pool."""
-    table = read_csv(path, client=client, label=label)
+def csv_pool(path: str, *, client: str | None = "client", label: str = "label", targets: Targets | None = None) -> Pool:
+    """A table; without a column of clients (`client=None`) its rows are divided like any other pool.
+
+    Columns of names and class names are encoded (see `tacit.from_pandas`); `targets="numbers"` is a regression.
+    """
+    table = encode_table(read_frame(Path(path)), client=client, label=label, where=str(path), targets=targets)
     x, y = features(table.x, path), labels(table.y, path)
     ids = {} if table.ids is None else {"client": Ids(table.ids)}
-    return Pool(Path(path).stem, x, y, count_classes(y), ids=ids, usual="client" if ids else "classes")
+    classes = 1 if y.is_floating_point() else max(count_classes(y), len(table.encoding.classes))
+    usual = "client" if ids else "classes"
+    return Pool(Path(path).stem, x, y, classes, ids=ids, usual=usual, encoding=table.encoding)
 
 
 def _images(x: np.ndarray) -> Tensor:

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 from torch import Tensor
 
+from tacit.core.columns import Rows
 from tacit.core.rng import generator
 from tacit.data.dataset import FederatedDataset, Pair, grouped, hold_out, offsets_of
+from tacit.data.tables import NO_NAMES, Encoding
 from tacit.data.validate import at_least, proportion, unknown
 from tacit.errors import TacitError
 
@@ -32,7 +34,7 @@ class Pool:
     """A data set as it is published. Rows of one unit overlap: they are never divided between training and test."""
 
     name: str
-    x: Tensor
+    x: Rows
     y: Tensor
     classes: int
     test: Pair | None = None
@@ -40,6 +42,7 @@ class Pool:
     units: np.ndarray | None = None
     usual: str = "classes"  # the partition of a user who names none
     usual_clients: int = 100
+    encoding: Encoding = NO_NAMES  # public: what columns and classes are called
 
 
 class Options(TypedDict, total=False):
@@ -81,7 +84,7 @@ def divide(
     A pool without a test set gives up `common_fraction` of its rows, class by class, as the common one; not so
     where clients are natural: there all clients' own test rows together are the common test set.
     """
-    name = partition or pool.usual
+    name = partition or (pool.usual if pool.usual in pool.ids or _one_class_each(pool.y) else "iid")
     if name in pool.ids:
         return _natural(pool, name, clients, group, test, test_fraction, seed)
     count = pool.usual_clients if clients is None else clients
@@ -93,6 +96,11 @@ def divide(
     }
     if name not in rules:
         raise unknown(f"partition of {pool.name}", name, [*rules, *pool.ids])
+    if not _one_class_each(pool.y) and (name != "iid" or test == "matched"):
+        raise TacitError(
+            f"partition '{name}' and test '{test}' go by the classes of rows, and {pool.name} has other targets: use "
+            "partition 'iid' and test 'own', or clients of their own"
+        )
     pool = pool if pool.test is not None else hold_out_common(pool, common_fraction, seed)
     return _federate(pool, _by_unit(pool, rules[name]), None, test, test_fraction, seed)
 
@@ -102,17 +110,26 @@ def _federate(
 ) -> FederatedDataset:
     return federate(
         pool.x, pool.y, parts, ids=ids, classes=pool.classes, pooled=pool.test, test=test,
-        test_fraction=test_fraction, units=pool.units, seed=seed, name=pool.name,
+        test_fraction=test_fraction, units=pool.units, seed=seed, name=pool.name, encoding=pool.encoding,
     )  # fmt: skip
+
+
+def _one_class_each(y: Tensor) -> bool:
+    return y.dim() == 1 and not y.is_floating_point()
+
+
+def _kinds(y: Tensor) -> np.ndarray:
+    """By which rows are dealt: their classes, where each has one."""
+    return y.numpy() if _one_class_each(y) else np.zeros(len(y), np.int64)
 
 
 def _by_unit(pool: Pool, rule: Rule) -> Parts:
     """Deals out whole units, so that no two clients hold overlapping rows. A unit's class is that of its first row."""
     if pool.units is None:
-        return rule(pool.y.numpy())
+        return rule(_kinds(pool.y))
     _, first, unit = np.unique(pool.units, return_index=True, return_inverse=True)
     owner = np.empty(len(first), np.int64)
-    parts = rule(pool.y.numpy()[first])
+    parts = rule(_kinds(pool.y)[first])
     for client, part in enumerate(parts):
         owner[part] = client
     return [np.flatnonzero(owner[unit] == client) for client in range(len(parts))]
@@ -123,7 +140,7 @@ def hold_out_common(pool: Pool, fraction: float, seed: int) -> Pool:
     proportion(fraction, "common_fraction", one=False)
     units = np.arange(len(pool.y)) if pool.units is None else pool.units
     names, first = np.unique(units, return_index=True)
-    kinds, rng = pool.y.numpy()[first], generator(seed, "common test rows")
+    kinds, rng = _kinds(pool.y)[first], generator(seed, "common test rows")
     order = [rng.permutation(names[kinds == kind]) for kind in np.unique(kinds)]
     held = np.isin(units, np.concatenate([part[: round(len(part) * fraction)] for part in order]))
     rest, held = np.flatnonzero(~held), np.flatnonzero(held)
@@ -345,7 +362,7 @@ def matched(labels: np.ndarray, parts: Parts, test_labels: np.ndarray, seed: int
 
 
 def federate(
-    x: Tensor,
+    x: Rows,
     y: Tensor,
     parts: Parts,
     *,
@@ -357,6 +374,7 @@ def federate(
     units: np.ndarray | None = None,
     seed: int = 0,
     name: str = "federation",
+    encoding: Encoding = NO_NAMES,
 ) -> FederatedDataset:
     """A federation of pooled rows. `parts[k]` are the rows of client `k`; rows in no part are left out.
 
@@ -382,6 +400,7 @@ def federate(
         common_x=common_x,
         common_y=common_y,
         classes=classes,
+        encoding=encoding,
         ids=tuple(ids) if ids is not None else tuple(map(str, range(len(parts)))),
     )
 

@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.columns import Rows, leaves
 from tacit.errors import TacitError
 
 if TYPE_CHECKING:
     from tacit.data.dataset import FederatedDataset
 
-INPUTS = (torch.uint8, torch.float32, torch.float64)
+INPUTS = (torch.uint8, torch.float32, torch.float64, torch.int64, torch.bool)
+IGNORE = -100  # among labels of positions: none
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> TacitError:
@@ -40,7 +42,7 @@ class Part(NamedTuple):
     """Rows to check, and whose they are."""
 
     label: str
-    x: Tensor
+    x: Rows
     y: Tensor
     owner: Callable[[int], str]
 
@@ -98,28 +100,42 @@ def _offsets(offsets: np.ndarray, clients: int, rows: int, part: str) -> None:
 
 def _rows(part: Part, federation: "FederatedDataset") -> None:
     _types(part, federation)
-    if part.x.is_floating_point() and not (finite := torch.isfinite(part.x)).all():
-        row = int((~finite.reshape(len(part.x), -1)).any(1).nonzero()[0])
-        raise TacitError(f"{part.owner(row)} has NaN or infinity in its {part.label}: drop or impute these values")
-    if part.y.is_floating_point() and not torch.isfinite(part.y).all():
-        row = int((~torch.isfinite(part.y)).nonzero()[0])
-        raise TacitError(f"{part.owner(row)} has NaN or infinity among its targets: drop or impute these values")
-    outside = (part.y < 0) | (part.y >= federation.classes)
-    if outside.any() and not part.y.is_floating_point():
-        row = int(outside.nonzero()[0])
+    for leaf, where in [*((x, f"in its {part.label}") for x in leaves(part.x)), (part.y, "among its targets")]:
+        if leaf.is_floating_point() and (row := _first(~torch.isfinite(leaf))) is not None:
+            raise TacitError(f"{part.owner(row)} has NaN or infinity {where}: drop or impute these values")
+    if part.y.dtype == torch.int64:
+        _classes(part, federation.classes)
+
+
+def _first(bad: Tensor) -> int | None:
+    """The first row of which something is true."""
+    rows = bad.flatten(1).any(1) if bad.dim() > 1 else bad
+    return int(rows.nonzero()[0]) if rows.any() else None
+
+
+def _classes(part: Part, classes: int) -> None:
+    outside = (part.y < 0) | (part.y >= classes)
+    if part.y.dim() > 1:
+        outside &= part.y != IGNORE
+    if (row := _first(outside)) is not None:
+        label = int(part.y[row][outside[row]].flatten()[0])
         raise TacitError(
-            f"{part.owner(row)} has label {int(part.y[row])} in its {part.label}, "
-            f"outside 0..{federation.classes - 1}: number the classes from 0 or raise `classes`"
+            f"{part.owner(row)} has label {label} in its {part.label}, "
+            f"outside 0..{classes - 1}: number the classes from 0 or raise `classes`"
         )
 
 
 def _types(part: Part, federation: "FederatedDataset") -> None:
-    if part.x.dtype not in INPUTS or part.x.dtype != federation.x.dtype:
-        raise TacitError(f"{part.label} is {part.x.dtype}: give uint8, float32 or float64, the same in all parts")
-    real = part.y.is_floating_point() and federation.classes == 1  # targets of a regression
-    if not (part.y.dtype == torch.int64 or real) or part.y.dim() != 1:
+    if any(leaf.dtype not in INPUTS for leaf in leaves(part.x)) or part.x.dtype != federation.x.dtype:
         raise TacitError(
-            f"labels of the {part.label} are {part.y.dtype} of shape {tuple(part.y.shape)}: give int64, one a row"
+            f"{part.label} is {part.x.dtype}: give uint8 (images), floats, int64 or bool, the same in all parts"
+        )
+    if part.y.dtype != federation.y.dtype or part.y.shape[1:] != federation.y.shape[1:] or not _is_target(
+        part.y, federation.classes
+    ):  # fmt: skip
+        raise TacitError(
+            f"labels of the {part.label} are {part.y.dtype} of shape {tuple(part.y.shape)} for {federation.classes} "
+            "classes: give int64, one a row; real targets or truth values, as many a row as there are classes"
         )
     if len(part.x) != len(part.y):
         raise TacitError(f"{part.label} has {len(part.x)} rows and {len(part.y)} labels: give one label a row")
@@ -128,3 +144,11 @@ def _types(part: Part, federation: "FederatedDataset") -> None:
             f"rows of the {part.label} have shape {tuple(part.x.shape[1:])}, "
             f"training rows {tuple(federation.x.shape[1:])}: give all rows one shape"
         )
+
+
+def _is_target(y: Tensor, classes: int) -> bool:
+    """Classes of rows or of positions; or real numbers or truth values, as many a row as `classes` says."""
+    if y.dtype == torch.int64:
+        return y.dim() > 0
+    several = y.shape[1:].numel() == classes
+    return several and (y.is_floating_point() or (y.dtype == torch.bool and y.dim() > 1))

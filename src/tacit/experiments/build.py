@@ -16,6 +16,7 @@ from tacit.errors import TacitError
 from tacit.experiments import options
 from tacit.experiments.config import PLANS, TRAINING, AmongTable, Config, EvaluateTable, kinds_at
 from tacit.experiments.options import Table, keys_of
+from tacit.models.functional import Objective
 from tacit.models.input_transform import NAME
 from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.evaluation import Evaluation
@@ -36,17 +37,18 @@ class Parts(NamedTuple):
     training: Training
     schedule: Schedule
     performance: Performance | None = None
+    objective: Objective = Objective()
 
 
 def build(config: Config) -> Parts:
     """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit."""
     method, privacy = method_of(config), build_privacy(config)
     training, performance = build_training(config), build_performance(config)
-    evaluate = values_of(config.evaluate, every="evaluate_every", deployment="", share="")
+    evaluate = values_of(config.evaluate, every="evaluate_every", deployment="", share="", range="")
     schedule = Schedule(**evaluate, checkpoint_every=config.run.checkpoint_every)
     federation = load_data(config)
     model = build_model(config, federation.input_shape, federation.classes)
-    return Parts(federation, model, method, privacy, training, schedule, performance)
+    return Parts(federation, model, method, privacy, training, schedule, performance, build_objective(config))
 
 
 def build_model(config: Config, inputs: tuple[int, ...], classes: int) -> nn.Module:
@@ -66,6 +68,11 @@ def load_data(config: Config) -> FederatedDataset:
     if table.get("client") == "":  # TOML has no word for nothing: a table without a column of clients
         table["client"] = None
     return loaders.load(config.data.source, **table)
+
+
+def build_objective(config: Config) -> Objective:
+    task = config.task
+    return Objective() if task is None else Objective(task.loss, tuple(task.metrics or ()))
 
 
 def build_training(config: Config) -> Training:
@@ -186,8 +193,9 @@ def _evaluation(table: EvaluateTable) -> Evaluation | None:
     """Of the members of a deployment. A simulation looks at everybody, and is calibrated as if it did not."""
     if table.deployment == "noisy":
         return Evaluation(**values_of(table, deployment="", sample="", heterogeneity=""))
-    if table.share is not None:
-        raise TacitError(f"evaluate.share is {table.share:g}, which needs evaluate.deployment = 'noisy': add it")
+    for key, value in (("share", table.share), ("range", table.range)):
+        if value is not None:
+            raise TacitError(f"evaluate.{key} is {value}, which needs evaluate.deployment = 'noisy': add it")
     return None
 
 

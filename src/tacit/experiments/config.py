@@ -87,6 +87,13 @@ class MethodTable(Table):
     name: str = "fedavg"
 
 
+class TaskTable(Table):
+    """What is minimised and what is measured; what is left out follows from the targets."""
+
+    loss: str | None = None
+    metrics: list[str] | None = None
+
+
 class PrivacyTable(Table):
     plan: str | None = None
     accountant: Accountant = "pld"
@@ -115,6 +122,7 @@ class EvaluateTable(Table):
     heterogeneity: bool | None = None
     deployment: Literal["off", "noisy"] | None = None  # off if left out; see `tacit.privacy.evaluation`
     share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None  # public, of what is released
 
 
 class RunTable(Table):
@@ -147,6 +155,7 @@ class Config(Table):
     data: DataTable
     model: ModelTable
     method: MethodTable
+    task: TaskTable | None = None
     privacy: PrivacyTable
     levels: dict[str, Table] = {}
     choices: dict[str, Share | str | AmongTable] | str = {}  # a text is the path of a CSV file: client, level

@@ -10,6 +10,8 @@ from torch import nn
 
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset
+from tacit.models.functional import Objective
+from tacit.models.losses import contents
 from tacit.rounds.assemble import Privacy, Training
 from tacit.rounds.loop import Schedule
 from tacit.simulation.fingerprint import data_parts, digest, plain
@@ -26,9 +28,12 @@ def describe(
     schedule: Schedule,
     *,
     key: bytes,
+    objective: Objective = Objective(),
 ) -> dict[str, Any]:
     """A run that was put together in Python, as the tables of a configuration. Equal for equal runs and keys only."""
-    return {
+    asked = {"loss": objective.loss, "metrics": objective.metrics}
+    task = {name: plain(_contents(value)) for name, value in asked.items() if value}
+    content = {
         "name": federation.name,
         "data": {
             "name": federation.name,
@@ -41,13 +46,26 @@ def describe(
         "training": {"value": plain(training)},
         "evaluate": {"every": schedule.evaluate_every, "sample": schedule.sample or "all"},
     }
+    return content | ({"task": task} if task else {})
+
+
+def _contents(value: Any) -> Any:
+    return tuple(map(contents, value)) if isinstance(value, tuple) else contents(value)
 
 
 def identity(
-    federation: FederatedDataset, model: nn.Module, method: Method, privacy: Privacy, training: Training, *, key: bytes
+    federation: FederatedDataset,
+    model: nn.Module,
+    method: Method,
+    privacy: Privacy,
+    training: Training,
+    *,
+    key: bytes,
+    objective: Objective = Objective(),
 ) -> str:
     """Changes with anything that changes the trained models; not with how the machine is used (`Performance`)."""
     parts = [plain(method), _privacy(privacy), plain(training)]
+    parts += [] if objective.loss is None else [plain(contents(objective.loss))]
     return digest([*data_parts(federation), model_digest(model), *parts], key, _BYTES)
 
 

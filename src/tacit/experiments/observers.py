@@ -66,7 +66,7 @@ class Promises:
 
 
 class Bar:
-    """A line on the terminal or in a notebook: round, accuracy, clip bound, epsilon by level; nothing elsewhere.
+    """A line on the terminal or in a notebook: round, metric, clip bound, epsilon by level; nothing elsewhere.
 
     `spent` asks the ledger, under the plan of the last round. That takes time, of which a small share of the run's is
     given to it: the figure says after which round it was asked for.
@@ -88,7 +88,7 @@ class Bar:
         shown = self._progress.console
         self._progress.disable = not (shown.is_terminal or (shown.is_jupyter and find_spec("ipywidgets")))
         self._task = self._progress.add_task(name, total=rounds, status="")
-        self._accuracy, self._privacy = "", ""
+        self._measured, self._privacy = "", ""
         self._began, self._asking = time.perf_counter(), 0.0
 
     def __enter__(self) -> "Bar":
@@ -101,7 +101,7 @@ class Bar:
     def after_round(self, report: Report) -> None:
         if report.scores is not None:
             personal = report.scores.summary("personal").mean
-            self._accuracy = f"personal accuracy {personal:.3f}"
+            self._measured = f"personal {report.scores.metric.name} {personal:.3f}"
         if not self._progress.disable:
             self._ask(report)
         self._progress.update(self._task, completed=report.round, status=self._status(report))
@@ -116,7 +116,7 @@ class Bar:
 
     def _status(self, report: Report) -> str:
         bound = "" if report.bound is None else f"clip {report.bound:.3g}"
-        return "  ".join(part for part in (self._accuracy, bound, self._privacy) if part)
+        return "  ".join(part for part in (self._measured, bound, self._privacy) if part)
 
 
 @contextmanager

@@ -13,11 +13,14 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from torch import Tensor, nn
 
 from tacit.core.checked import checked
+from tacit.core.columns import call
 from tacit.core.contract import Tree
 from tacit.data.dataset import from_clients
+from tacit.data.tables import Encoding, is_text
 from tacit.errors import TacitError
 from tacit.experiments import trained
 from tacit.experiments.build import Parts
+from tacit.models.metrics import predicted
 from tacit.report.summary import RunSummary
 from tacit.report.tables import level_table
 from tacit.rounds.assemble import Privacy, assemble
@@ -69,7 +72,7 @@ class Result:
         return self.stopped == "stopped on request"
 
     def table(self) -> "Table":
-        """One row for each level: its guarantee, what it spent, and its accuracies."""
+        """One row for each level: its guarantee, what it spent, and its figures."""
         return level_table(self.findings)
 
     def guarantees(self) -> list[str]:
@@ -103,8 +106,12 @@ class Result:
         method, view = self.parts.method, self.run.progress.server.view
         if method.gather:
             raise TacitError(f"{type(method).__name__} has no model for a client that did not take part: train again")
-        alone = from_clients({"new": (x, y)}, test_fraction=0.0, classes=self.run.engine.federation.classes)
-        engine, _ = assemble(alone, self.parts.model, method, Privacy(), replace(self.parts.training, rounds=rounds))
+        names = self.parts.federation.encoding.classes
+        y = Encoding(classes=names).class_numbers(y) if names and is_text(y) else y
+        alone = from_clients({"new": (x, y)}, test_fraction=0.0, classes=self.run.engine.federation.classes,
+                             images=self.parts.federation.x.dtype == torch.uint8 or None)  # fmt: skip
+        training, objective = replace(self.parts.training, rounds=rounds), self.parts.objective
+        engine, _ = assemble(alone, self.parts.model, method, Privacy(), training, objective=objective)
         state, who = method.join(view, engine.start), np.array([0])
         for round in range(rounds):
             inputs = engine.inputs_for(_row(state), who, round)
@@ -115,18 +122,23 @@ class Result:
         return predictor(method, engine.task, view, method.adapt(view, state, site), self.parts.model, rows)
 
     def predict(self, x: Any, client: str | None = None) -> np.ndarray:
-        """The class of each row of `x`: by a client's personal model, or by the shared one."""
-        return self.outputs(x, client).argmax(-1).numpy()
+        """Predictions for the rows of `x`, written as targets are: by a client's personal model, or by the shared one.
+
+        Classes, by their names where they have some (at each position of a sequence); yes or no for each label; or the
+        numbers of a regression.
+        """
+        found = predicted(self.outputs(x, client), self.run.engine.task.kind).numpy()
+        return self.parts.federation.encoding.named(found)
 
     def outputs(self, x: Any, client: str | None = None) -> Tensor:
         """Outputs for the rows of `x`: of a client's personal model, or of the shared one."""
         if isinstance(x, str) and not isinstance(client, str):
             warnings.warn("the rows come first now: outputs(x, client), predict(x, client)", DeprecationWarning, 3)
             x, client = client, x
-        rows = rows_like(x, self.run.engine.federation.x)
+        rows = rows_like(x, self.parts.federation.x, self.run.engine.federation.x)
         module = self.model() if client is None else self.personal(client)
         with torch.no_grad():
-            return module(rows)
+            return call(module, rows)
 
     @checked
     def save(self, folder: Path | str, clients: Sequence[str] | None = None) -> Path:

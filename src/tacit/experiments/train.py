@@ -24,6 +24,7 @@ from tacit.experiments.fingerprint import describe, identity
 from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
 from tacit.experiments.result import Result
 from tacit.experiments.toml import dumps
+from tacit.models.functional import Objective
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Plan
@@ -49,6 +50,8 @@ def train(
     folder: Path | str | None = None,
     schedule: Schedule = Schedule(),
     performance: Performance | None = None,
+    loss: Annotated[Any, "a name, a torch criterion, or a function of outputs and targets"] = None,
+    metrics: Sequence[Any] = (),
     resume: bool = False,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
@@ -71,6 +74,11 @@ def train(
         performance: how it uses the machine; may be another when it goes on.
         resume: go on with the run in `folder`, to the same result.
         progress: show how it goes on stderr.
+        loss: "cross-entropy", "mse", "mae", "huber", "binary-cross-entropy" (yes/no labels), "token-cross-entropy" (a
+            label at each position); a torch criterion, whatever its reduction; or a function of outputs and targets
+            that gives one number for each example. By default it follows from the targets.
+        metrics: names ("accuracy", "f1", "exact-match", "rmse", "mae", "r2", "perplexity", "token-accuracy", "loss"),
+            `tacit.Metric`s, or functions; the first is the one that tables show.
         callbacks: look on, and may end it (`tacit.Callback`, `tacit.EarlyStopping`, trackers).
 
     Returns:
@@ -87,10 +95,11 @@ def train(
     >>> result.stopped is None
     True
     """
-    parts = Parts(federation, models.start(model, training.seed), method, privacy, training, schedule, performance)
+    start, objective = models.start(model, training.seed), Objective(loss, tuple(metrics))
+    parts = Parts(federation, start, method, privacy, training, schedule, performance, objective)
     path = None if folder is None else Path(folder)
     key = run_dir.secret(path, resume)
-    result = conduct(parts, describe(*parts[:6], key=key), path, resume, progress, key, callbacks)
+    result = conduct(parts, describe(*parts[:6], key=key, objective=objective), path, resume, progress, key, callbacks)
     if result.interrupted and progress:
         go_on = f"folder={str(folder)!r}, resume=True" if folder is not None else "a folder, to be able to resume it"
         sys.stderr.write(f"{result.findings.standing} To go on, call it again with {go_on}.\n")
@@ -123,7 +132,7 @@ def conduct(
     performance = parts.performance or parts.training.performance
     with ExitStack() as stack:
         stack.enter_context(performance.threading())
-        made = assemble(*parts[:5], performance=performance)
+        made = assemble(*parts[:5], performance=performance, objective=parts.objective)
         folder = None
         if path is not None:
             folder = run_dir.reopen(path, content) if resume else run_dir.create(path, content, key)
@@ -145,10 +154,10 @@ def _go(
     key: bytes,
     callbacks: Sequence[Callback],
 ) -> Result:
-    uploads, plan = bool(made.shapes.upload), made.engine.plan
+    uploads, plan, metric = bool(made.shapes.upload), made.engine.plan, made.engine.task.metrics[0]
 
     def facts_of(now: Plan) -> Facts:
-        return Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.stays())
+        return Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.stays(), metric)
 
     def promised(now: Plan) -> Facts:
         """What was promised to whom, as it stands; kept in the folder."""
@@ -157,7 +166,7 @@ def _go(
             run_dir.keep_facts(folder, ledger, facts)
         return facts
 
-    facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads)
+    facts = Facts.of(str(content.get("name", "run")), parts.method, plan, uploads, metric=metric)
     recorder = Recorder(Metrics(folder and folder.metrics), facts, ledger, not made.engine.devices.alike)
 
     def spent(now: Plan) -> Mapping[str, Spent]:
@@ -165,7 +174,7 @@ def _go(
 
     bar, told = Bar(spent, facts.name, facts.rounds), Callbacks(callbacks, facts.levels, spent)
     watchers = (Promises(plan, promised), recorder, *([bar] if progress else []), told)
-    changes, fingerprint = parts.privacy.changes, identity(*parts[:5], key=key)
+    changes, fingerprint = parts.privacy.changes, identity(*parts[:5], key=key, objective=parts.objective)
     run = Run(*made, ledger, parts.schedule, folder and folder.path, fingerprint, watchers, changes)
     if resume:
         run.resume()
@@ -234,11 +243,11 @@ def reopen_run(path: Path | str) -> tuple[Run, nn.Module]:
         pass
     parts, key = build(parse(content)), run_dir.secret(folder.path, resume=True)
     run = Run(
-        *assemble(*parts[:5], performance=parts.performance),
+        *assemble(*parts[:5], performance=parts.performance, objective=parts.objective),
         Ledger.open(folder.ledger),
         parts.schedule,
         folder.path,
-        identity(*parts[:5], key=key),
+        identity(*parts[:5], key=key, objective=parts.objective),
         (),
         parts.privacy.changes,
     )
@@ -247,7 +256,7 @@ def reopen_run(path: Path | str) -> tuple[Run, nn.Module]:
 
 
 def client_table(run: Run, scores: Scores) -> Any:
-    """Accuracy of every evaluated client: client, level, shared, personal. Simulation only."""
+    """The metric of every evaluated client: client, level, shared, personal. Simulation only."""
     import pandas as pd
 
     names = np.array(run.plan.setting.choices.menu.names, dtype=object)

@@ -25,8 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from tacit.core.checked import checked
+from tacit.core.columns import Columns, Rows, arguments, call
 from tacit.core.files import storage, write_atomically
+from tacit.data.tables import NO_NAMES, Encoding
 from tacit.errors import StorageError, TacitError
+from tacit.models.metrics import Kind, predicted
 from tacit.rounds.loop import Run
 from tacit.rounds.predict import MethodModule, personal_module, rows_like, shared_module
 
@@ -48,19 +51,28 @@ class ModelConfig:
     classes: int
     clients: tuple[str, ...]  # those whose personal models are here
     program: bool = True  # whether the network could be exported
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()  # of several: name, type, shape of a row
+    named: bool = False  # whether the network takes several inputs by name
+    kind: Kind = "classes"  # what is predicted
+    encoding: Encoding = NO_NAMES  # public: what columns and classes are called
 
     @classmethod
     def of(cls, run: Run, model: nn.Module, clients: Sequence[str] | None = None) -> "ModelConfig":
         data = run.engine.federation
+        several = data.x if isinstance(data.x, Columns) else None
         return cls(
             format=FORMAT,
             version=version("tacit-fl"),
             network=type(model).__name__,
             method=type(run.engine.method).__name__,
-            input_shape=data.input_shape,
-            input_dtype=str(data.x.dtype).removeprefix("torch."),
+            input_shape=data.input_shape if several is None else (),
+            input_dtype="" if several is not None else str(data.x.dtype).removeprefix("torch."),
             classes=data.classes,
             clients=tuple(data.ids if clients is None else clients),
+            inputs=() if several is None else tuple(several.described),
+            named=several is not None and several.names is not None,
+            kind=run.engine.task.kind,
+            encoding=data.encoding,
         )
 
 
@@ -135,8 +147,10 @@ def read_config(folder: Path) -> ModelConfig:
         raise TacitError(f"{folder} is of another format, and this version reads {FORMAT}: save the model again")
     try:
         known: dict[str, Any] = content | {key: tuple(content[key]) for key in ("input_shape", "clients")}
-        return ModelConfig(**known)
-    except (TypeError, LookupError) as error:
+        inputs = tuple((name, dtype, tuple(shape)) for name, dtype, shape in content.get("inputs", ()))
+        encoding = Encoding.from_json(content.get("encoding", {}))
+        return ModelConfig(**known | {"inputs": inputs, "encoding": encoding})
+    except (TypeError, LookupError, ValueError, AttributeError) as error:
         raise StorageError(f"{folder / CONFIG} is damaged ({error!r}): save the model again") from None
 
 
@@ -150,7 +164,7 @@ class Models:
     def outputs(self, x: Any, client: str | None = None) -> Tensor:
         """Outputs for rows that look like the training rows."""
         with torch.no_grad():
-            return self.module(client)(rows_like(x, _template(self.config)))
+            return call(self.module(client), rows_like(x, _template(self.config)))
 
 
 def open_models(path: Path) -> Models:
@@ -178,6 +192,8 @@ def read_rows(path: Path, config: ModelConfig) -> np.ndarray:
         raise TacitError(f"{path} is no CSV file with a header ({error}): give one row for each example") from None
     if not isinstance(table.index, pd.RangeIndex):
         raise TacitError(f"{path}: rows have more values than the header has names: give as many")
+    if config.encoding.columns:
+        return config.encoding.features(table, str(path)).reshape(len(table), *config.input_shape)
     if wrong := [str(name) for name, column in table.items() if column.dtype.kind not in "biuf"]:
         raise TacitError(f"{path}: column '{wrong[0]}' holds no numbers: leave it out")
     if not bool(np.isfinite(table.to_numpy(dtype=float)).all()):
@@ -203,7 +219,7 @@ def export_file(module: nn.Module, config: ModelConfig, path: Path, kind: str) -
     return path
 
 
-def _write_onnx(module: nn.Module, template: Tensor, path: Path) -> None:
+def _write_onnx(module: nn.Module, template: Rows, path: Path) -> None:
     try:
         program = torch.onnx.export(_exported(module, template), dynamo=True)
     except ImportError as error:
@@ -213,8 +229,11 @@ def _write_onnx(module: nn.Module, template: Tensor, path: Path) -> None:
     program.save(str(path))
 
 
-def _template(config: ModelConfig) -> Tensor:
-    return torch.zeros((2, *config.input_shape), dtype=getattr(torch, config.input_dtype))
+def _template(config: ModelConfig) -> Rows:
+    if not config.inputs:
+        return torch.zeros((2, *config.input_shape), dtype=getattr(torch, config.input_dtype))
+    zeros = {name: torch.zeros((2, *shape), dtype=getattr(torch, dtype)) for name, dtype, shape in config.inputs}
+    return Columns.of(zeros if config.named else [*zeros.values()])  # pyright: ignore[reportReturnType]
 
 
 def _personal(folder: Path, client: str) -> Path:
@@ -248,13 +267,14 @@ def _load_weights(module: nn.Module, path: Path) -> nn.Module:
     return module
 
 
-def _exported(module: nn.Module, template: Tensor) -> torch.export.ExportedProgram:
-    rows = rows_like(template, template)
-    batch = torch.export.Dim("rows", min=1)
-    return torch.export.export(module, (rows,), dynamic_shapes=({0: batch},), strict=False)
+def _exported(module: nn.Module, template: Rows) -> torch.export.ExportedProgram:
+    positional, named = arguments(rows_like(template, template))
+    batch = {0: torch.export.Dim("rows", min=1)}
+    shapes: Any = dict.fromkeys(named, batch) or (batch,) * len(positional)
+    return torch.export.export(module, positional, named, dynamic_shapes=shapes, strict=False)
 
 
-def _write_program(path: Path, module: nn.Module, template: Tensor) -> bool:
+def _write_program(path: Path, module: nn.Module, template: Rows) -> bool:
     try:
         program = _exported(module, template)
     except Exception:
@@ -268,6 +288,19 @@ def _program(path: Path) -> nn.Module:
         return torch.export.load(path).module()
     except Exception as error:  # whatever torch makes of a damaged archive
         raise StorageError(f"{path} cannot be read ({error}): give model=..., or save the model again") from None
+
+
+def prediction_table(outputs: Tensor, config: ModelConfig) -> Any:
+    """A frame with a row for each prediction: its class and the probability of every class, labels, or numbers."""
+    import pandas as pd
+
+    if config.kind == "classes":
+        return class_table(outputs, config.encoding.classes)
+    found = predicted(outputs, config.kind).numpy()
+    if found.ndim == 1:
+        return pd.DataFrame({"prediction": found})
+    flat = found.reshape(len(found), -1)
+    return pd.DataFrame({f"prediction {at}": flat[:, at] for at in range(flat.shape[1])})
 
 
 def class_table(outputs: Tensor, names: Sequence[str] = ()) -> Any:

@@ -5,43 +5,50 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import log_softmax
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from tacit.core.columns import arguments, each
+from tacit.core.columns import leaves as inputs_of
 from tacit.core.contract import Task, Tree
 from tacit.core.dropout import Draws, Key, drawing, draws
-from tacit.data.dataset import FederatedDataset
+from tacit.data.dataset import WHOLE, FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.batch_norm import Moments, has_batch_statistics, localised, moments, using
 from tacit.models.layers import Layers
+from tacit.models.losses import (
+    LOSSES,
+    Loss,
+    binary_cross_entropy,
+    find_loss,
+    name_of,
+    per_example_cross_entropy,
+    per_example_loss,
+    token_cross_entropy,
+)
+from tacit.models.metrics import ACCURACY, Kind, Metric, find_metrics, kind_of
 
-__all__ = ["ModuleTask", "check", "has_batch_statistics", "params", "per_example_cross_entropy", "per_example_loss"]
+__all__ = ["ModuleTask", "Objective", "check", "has_batch_statistics", "params"]
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 Params = Mapping[str, Tensor]
 MEAN, VARIANCE = "running_mean", "running_var"
-
-
-def per_example_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy; every label counts (torch's own also looks for labels to ignore, which costs as much again)."""
-    return -log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
-
-
-def per_example_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy for classes, half the squared error for real targets."""
-    if y.is_floating_point():
-        return (outputs.squeeze(-1) - y).square() / 2
-    return per_example_cross_entropy(outputs, y)
 
 
 def params(module: nn.Module) -> Tree:
     """Clones of the trainable parameters, by name; frozen ones stay inside the module and are never shared."""
     return {name: leaf.detach().clone() for name, leaf in module.named_parameters() if leaf.requires_grad}
+
+
+class Objective(NamedTuple):
+    """What is minimised and what is measured, as a user says it; what is left out follows from the targets."""
+
+    loss: Any = None  # see `find_loss`
+    metrics: tuple[Any, ...] = ()  # see `find_metrics`; the first is the one that reports show
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +70,8 @@ class ModuleTask:
     loss: Loss = per_example_loss
     kernels: Callable[[], AbstractContextManager[object]] = nullcontext
     drops: bool = False
+    kind: Kind = "classes"  # of targets
+    metrics: tuple[Metric, ...] = (ACCURACY,)
     norms: tuple[str, ...] = field(init=False)  # names of the batch normalisation layers
 
     def __post_init__(self) -> None:
@@ -102,7 +111,7 @@ class ModuleTask:
 
     def _run(self, params: Params, x: Tensor, now: Draws | None) -> Tensor:
         with drawing(now), Layers(), self.kernels():
-            return functional_call(self.module, dict(params), (x,))
+            return functional_call(self.module, dict(params), *arguments(x))
 
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
         return self.loss(self.apply(params, x), y)
@@ -173,24 +182,102 @@ class _Measured:
         return self.task.loss(self.apply(params, x), y)
 
 
-def check(module: nn.Module, federation: FederatedDataset, loss: Loss = per_example_loss) -> ModuleTask:
+def check(module: nn.Module, federation: FederatedDataset, objective: Objective = Objective()) -> ModuleTask:
     """The module as a task. Raises a `TacitError` where it cannot be trained; runs it on two rows, no more."""
     _layers(module)
     _parameters(module, federation)
     x, y = federation.take(torch.tensor([0, len(federation.x) - 1]))
-    task = ModuleTask(module, loss)
+    task = ModuleTask(module)
     outputs = _run(lambda: task.apply({}, x), task.module, x)
-    expected = (2, federation.classes)
-    if tuple(outputs.shape) != expected:
-        raise TacitError(
-            f"outputs for two rows have shape {tuple(outputs.shape)}, expected {expected}: change the last layer"
-        )
-    if tuple((got := task.loss(outputs, y)).shape) != (2,):
-        raise TacitError(f"the loss of two rows has shape {tuple(got.shape)}, expected (2,): use reduction='none'")
+    loss = _loss(objective, outputs, y, federation.classes)
+    kind = kind_of(y, loss)
+    task = replace(task, loss=loss, kind=kind, metrics=find_metrics(objective.metrics, kind, loss))
+    _one_number_each(task, outputs, y)
     _pure(task, outputs, x)
     task = replace(task, drops=_drops(task, x))
     _vectorised(task, x, y)
     return task
+
+
+def _loss(objective: Objective, outputs: Tensor, y: Tensor, classes: int) -> Loss:
+    """The one that was asked for; else the one that fits the targets."""
+    if objective.loss is not None:
+        loss = find_loss(objective.loss, outputs.dtype)
+        if loss is per_example_cross_entropy and y.dim() > 1:
+            raise TacitError("the loss is 'cross-entropy', and rows have several labels: use 'token-cross-entropy'")
+    elif y.dtype == torch.bool:
+        loss = binary_cross_entropy
+    elif y.is_floating_point() or y.dim() == 1:
+        loss = per_example_loss
+    else:
+        loss = token_cross_entropy if outputs.dim() == y.dim() + 1 else binary_cross_entropy
+    wanted = _expected(loss, y, classes)
+    if wanted and tuple(outputs.shape) not in wanted:
+        raise TacitError(
+            f"outputs for two rows have shape {tuple(outputs.shape)}, expected {' or '.join(map(str, wanted))}: "
+            "change the last layer"
+        )
+    return loss
+
+
+def _expected(loss: Loss, y: Tensor, classes: int) -> list[tuple[int, ...]]:
+    """Shapes of outputs that one of our own losses takes; none for any other loss."""
+    if loss is per_example_cross_entropy or (loss is per_example_loss and not y.is_floating_point()):
+        return [(2, classes)]
+    if loss is token_cross_entropy:
+        return [(*y.shape, classes)]
+    if loss not in LOSSES.builtin.values():
+        return []
+    return [(2, 1), (2,)] if y.dim() == 1 else [tuple(y.shape)]
+
+
+def _one_number_each(task: ModuleTask, outputs: Tensor, y: Tensor) -> None:
+    """Of the loss, and of each metric under `vmap`, as clients are evaluated."""
+    name = name_of(task.loss)
+    losses = _of_user(lambda: task.loss(outputs, y), f"the loss '{name}'", outputs, y)
+    if not isinstance(losses, Tensor) or tuple(losses.shape) != (2,):
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise TacitError(
+            f"the loss '{name}' of two rows has shape {shape}, expected (2,): give one number for each example "
+            "(in torch, reduction='none')"
+        )
+    rows = outputs[None], y[None], torch.ones(1, 2, dtype=torch.bool)
+    for metric in task.metrics:
+        value = _of_user(partial(vmap(metric), *rows), f"the metric '{metric.name}'", outputs, y)
+        if tuple(value.shape) != (1,):
+            raise TacitError(
+                f"the metric '{metric.name}' of two rows has shape {tuple(value.shape[1:])}: give one number a row"
+            )
+
+
+def _of_user(call: Callable[[], Any], what: str, outputs: Tensor, y: Tensor) -> Any:
+    """Of code that a user may have written, anything may come."""
+    try:
+        return call()
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise TacitError(
+            f"{what} fails on outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(y.shape)} "
+            f"({reason}): fit it to both"
+        ) from error
+
+
+def fit_inputs(module: nn.Module, federation: FederatedDataset, dtype: torch.dtype) -> FederatedDataset:
+    """Integers and truth values as they are if the module takes them so, else as numbers of its type."""
+    if all(leaf.dtype not in WHOLE for leaf in inputs_of(federation.x)):
+        return federation
+    numbers = federation.as_numbers(dtype)
+    task = ModuleTask(module)
+    return next((each for each in (federation, numbers) if _takes(task, each)), federation)
+
+
+def _takes(task: ModuleTask, federation: FederatedDataset) -> bool:
+    x, _ = federation.take(torch.tensor([0, len(federation.x) - 1]))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            return bool(task.apply({}, x).is_floating_point())
+    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, AttributeError):
+        return False
 
 
 def _layers(module: nn.Module) -> None:
@@ -211,9 +298,10 @@ def _parameters(module: nn.Module, federation: FederatedDataset) -> None:
     leaves = params(module)
     if not leaves:
         raise TacitError(f"{type(module).__name__} has no trainable parameters: set requires_grad on some")
-    wanted = torch.float32 if federation.x.dtype == torch.uint8 else federation.x.dtype
+    numbers = [torch.float32 if x.dtype == torch.uint8 else x.dtype for x in inputs_of(federation.x)]
+    wanted = next((dtype for dtype in numbers if dtype not in WHOLE), None)
     for name, leaf in leaves.items():
-        if leaf.dtype != wanted:
+        if wanted is not None and leaf.dtype != wanted:
             raise TacitError(
                 f"parameter '{name}' is {leaf.dtype} and inputs are {wanted}: use federation.astype({leaf.dtype})"
             )
@@ -295,7 +383,7 @@ def _vectorised(task: ModuleTask, x: Tensor, y: Tensor) -> None:
             slopes = grad(lambda leaves: task.losses(leaves, x, y).sum())(dict(params))
         return torch.cat([leaf.flatten() for leaf in slopes.values()])
 
-    several = torch.stack([x, x])
+    several = each(lambda leaf: torch.stack([leaf, leaf]), x)
     _run(
         lambda: vmap(gradient)(clients, several),
         task.module,

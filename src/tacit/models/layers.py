@@ -5,6 +5,7 @@
 one. The numbers are torch's up to rounding, and so are the semantics, but for what is refused here.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, Final
@@ -21,6 +22,10 @@ from tacit.errors import TacitError
 States = tuple[Tensor, ...]
 Cell = Callable[[Tensor, States, Tensor, Tensor | None, Tensor | None], States]
 """(projected input, states, recurrent weight, its bias, weight of a projection) -> the next states, outputs first."""
+_ASKED: Final = Tensor.__bool__
+_MASKS: Final = "transformers.masking_utils"
+"""Hugging Face's masks. It asks of a mask whether all of it is true, to leave it out then, and of many clients at once
+there is no answer. "No" is right for every mask: it is applied."""
 _ALPHA: Final = -1.7580993408473766  # what SELU tends to: the value of a number dropped by alpha dropout
 
 
@@ -28,7 +33,17 @@ class Layers(TorchFunctionMode):
     """While active, torch's functions of this module's table are done by it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _ASKED and _asking() == _MASKS:
+            return False
         return (_OURS.get(func) or func)(*args, **(kwargs or {}))
+
+
+def _asking() -> str | None:
+    """The module that called a function of torch; other modes may stand between it and ours."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
+    return frame.f_globals.get("__name__")
 
 
 def _keep(x: Tensor, p: float, training: bool, dims: int | None = None) -> Tensor | None:

@@ -1,7 +1,9 @@
 """Evaluation in a deployment: how good the models are on the clients' own test rows, as a release like any other.
 
-Every client that is asked has two figures, the accuracy of the shared model and that of its own, on its own test rows.
-Each lies in [0, 1] whatever the data is; less 1/2, the two are a vector of norm at most C = sqrt(2) / 2. It leaves the
+Every client that is asked has two figures, the metric of the shared model and that of its own, on its own test rows.
+Each is clipped to a public range, whatever the data is, and the range is mapped to [0, 1] (of an accuracy both are
+without effect); what is not a number counts as the middle. Less 1/2, the two are a vector of norm at most
+C = sqrt(2) / 2: the bound does not depend on the range, whose width is what the noise is multiplied with. It leaves the
 client as an upload does under the plan in force (`Mechanism.for_figures`), and the sum is divided by the number of
 clients that are on the list:
 
@@ -16,7 +18,7 @@ credited, because everybody is asked; evaluations and rounds compose adaptively.
 for training, and a level's epsilon limits both: evaluations take `share` of it if they are taken alone, and the noise
 of training is calibrated to what all of them cost together.
 
-Clients of an opted-out level send their figures plainly. Who drops out, or has no test rows, counts as 1/2.
+Clients of an opted-out level send their figures plainly. Who drops out, or has no test rows, counts as the middle.
 """
 
 import math
@@ -39,6 +41,8 @@ from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan
 FIGURES: Final = ("shared", "personal")
 CENTRE: Final = 0.5
 BOUND: Final = math.sqrt(len(FIGURES)) / 2
+Range = tuple[float, ...]
+UNIT: Final[Range] = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Evaluated(NamedTuple):
 
     plan: Plan
     every: int
+    range: Range = (0.0, 1.0)
 
     def due(self, round: int, rounds: int) -> bool:
         return round % self.every == 0 or round == rounds
@@ -73,7 +78,8 @@ class Evaluated(NamedTuple):
     @property
     def std(self) -> float:
         """Of the noise in each figure's mean."""
-        return self.plan.release.std_of_mean(self.plan.setting.choices.level)
+        low, high = self.range
+        return self.plan.release.std_of_mean(self.plan.setting.choices.level) * (high - low)
 
     @property
     def beside(self) -> Mapping[str, Mapping[Any, int]]:
@@ -95,8 +101,13 @@ class Evaluation:
 
     every: int = 10
     share: float = 0.1
+    range: Range | None = None  # public; None: the metric's own
 
     def __post_init__(self) -> None:
+        if self.range is not None and not (
+            len(self.range) == 2 and -math.inf < self.range[0] < self.range[1] < math.inf
+        ):
+            raise TacitError(f"evaluate.range must be two finite numbers, the smaller first, not {[*self.range]}")
         if self.every < 1:
             raise TacitError(f"evaluate.every must be at least 1, not {self.every}")
         if not 0 < self.share < 1:
@@ -115,7 +126,7 @@ class Evaluation:
             # there the unit is a record, and training's plan compares delta with the numbers of rows
             allow_large_delta=setting.allow_large_delta or by_record,
         )
-        return Evaluated(_charged(inner.plan(asked), setting.choices, by_record), self.every)
+        return Evaluated(_charged(inner.plan(asked), setting.choices, by_record), self.every, self.range or UNIT)
 
     def _part(self, level: Level) -> Level:
         return replace(level, epsilon=level.epsilon * self.share) if level.epsilon is not None else level
@@ -135,15 +146,18 @@ def _refuse(setting: CalibrationContext) -> None:
             )
 
 
-def figures(values: Sequence[float]) -> Tree:
-    """The figures of one client as an upload's leaves."""
-    moved = torch.tensor(values, dtype=torch.float64).clamp(0, 1) - CENTRE
+def figures(values: Sequence[float], range: Range = UNIT) -> Tree:
+    """The figures of one client as an upload's leaves: of norm at most `BOUND` for all values, NaN and infinity too."""
+    low, high = range
+    shares = (torch.tensor(values, dtype=torch.float64) - low) / (high - low)
+    moved = torch.where(shares.isnan(), CENTRE, shares).clamp(0, 1) - CENTRE
     return dict(zip(FIGURES, moved.unbind(), strict=True))
 
 
-def means(released: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """What a released mean says of each figure. It is cut to [0, 1], which costs nothing."""
-    return {name: min(max(float(released[name]) + CENTRE, 0.0), 1.0) for name in FIGURES}
+def means(released: Mapping[str, torch.Tensor], range: Range = UNIT) -> dict[str, float]:
+    """What a released mean says of each figure. It is cut to the range, which costs nothing."""
+    low, high = range
+    return {name: low + (high - low) * min(max(float(released[name]) + CENTRE, 0.0), 1.0) for name in FIGURES}
 
 
 def blank() -> Tree:

@@ -1,4 +1,4 @@
-"""What a report of runs draws: accuracy and epsilon over rounds, and the spread over clients."""
+"""What a report of runs draws: a metric and epsilon over rounds, and the spread over clients."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from tacit.report.figures import NEUTRAL, PALETTE, Figure, Panel, Series, Style
 from tacit.report.metrics import ALL
 from tacit.report.summary import RunSummary
 
-BINS = np.linspace(0, 1, 11)
+BINS = 10
 MEASURED = "simulation only"
 """The mark of what no deployment could show for free."""
 
@@ -30,7 +30,7 @@ class Legend:
 
 
 def figures(several: Sequence[RunSummary]) -> list[Figure]:
-    """Accuracy over rounds, epsilon over rounds, and the spread over clients; empty ones are left out."""
+    """The metric over rounds, epsilon over rounds, and the spread over clients; empty ones are left out."""
     legend = Legend.of(several)
     drawn = [accuracy(several, legend), *epsilon(several, legend), spread(several, legend)]
     return [figure for figure in drawn if any(panel.series for panel in figure.panels)]
@@ -48,20 +48,36 @@ def accuracy(several: Sequence[RunSummary], legend: Legend) -> Figure:
     if len(several) == 1:
         below = sorted(levels, key=lambda level: level[1] != ALL)  # all clients first: a level's line lies on theirs
         lines = [line for place, name in below for line in _lines(several[0], place, name, legend)]
-        panels = [_accuracy_panel("", lines)]
+        panels = [_metric_panel(several, "", lines)]
     else:
         panels = [
-            _accuracy_panel(
+            _metric_panel(
+                several,
                 "all clients" if name == ALL else name,
                 [line for findings in several for line in _lines(findings, place, findings.title, legend)],
             )
             for place, name in levels
         ]
-    return Figure("accuracy", note, panels, "Accuracy over rounds", MEASURED)
+    return Figure("accuracy", note, panels, f"{several[0].what} over rounds", MEASURED)
 
 
-def _accuracy_panel(title: str, lines: Sequence[Series]) -> Panel:
-    return Panel(title, "round", "accuracy", lines, y_range=(0, 1.03))
+def _metric_panel(several: Sequence[RunSummary], title: str, lines: Sequence[Series]) -> Panel:
+    bounded = _range(several) == (0, 1)
+    return Panel(title, "round", _name(several), lines, y_range=(0, 1.03) if bounded else (None, None))
+
+
+def _name(several: Sequence[RunSummary]) -> str:
+    return ", ".join(dict.fromkeys(findings.facts.metric for findings in several))
+
+
+def _range(several: Sequence[RunSummary]) -> tuple[float, float]:
+    """What the figures of clients lie in: as is known of the metric, else as they are."""
+    known = {findings.facts.range for findings in several}
+    if known == {(0.0, 1.0)}:
+        return 0, 1
+    values = [value for findings in several for value in findings.accuracies() if np.isfinite(value)]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    return (low, high) if low < high else (low - 0.5, low + 0.5)
 
 
 def _lines(findings: RunSummary, place: str, group: str, legend: Legend) -> Iterator[Series]:
@@ -104,28 +120,32 @@ def _spending(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Seri
 
 
 def spread(several: Sequence[RunSummary], legend: Legend) -> Figure:
-    note = "Share of a level's clients by the accuracy of their personal models, at the last round."
-    panels = []
+    note = f"Share of a level's clients by the {_name(several)} of their personal models, at the last round."
+    panels, ends = [], _range(several)
     levels = _by_level(several)
     if len(several) == 1:
-        bars = [_bars(several[0], name, name, legend) for _, name in levels if name != ALL or len(levels) == 1]
-        panels.append(_spread_panel("", [each for each in bars if each]))
+        bars = [_bars(several[0], name, name, legend, ends) for _, name in levels if name != ALL or len(levels) == 1]
+        panels.append(_spread_panel(several, "", [each for each in bars if each]))
     else:
         for _, name in levels:
-            bars = [_bars(findings, name, findings.title, legend) for findings in several]
-            panels.append(_spread_panel("all clients" if name == ALL else name, [each for each in bars if each]))
+            bars = [_bars(findings, name, findings.title, legend, ends) for findings in several]
+            panels.append(
+                _spread_panel(several, "all clients" if name == ALL else name, [each for each in bars if each])
+            )
     shown = [panel for panel in panels if panel.series]
     return Figure("spread", note, shown, "Spread over clients", MEASURED)
 
 
-def _spread_panel(title: str, bars: Sequence[Series]) -> Panel:
-    return Panel(title, "accuracy of the personal model", "clients, %", bars, bars=True, x_range=(0, 1))
+def _spread_panel(several: Sequence[RunSummary], title: str, bars: Sequence[Series]) -> Panel:
+    what = f"{_name(several)} of the personal model"
+    return Panel(title, what, "clients, %", bars, bars=True, x_range=_range(several))
 
 
-def _bars(findings: RunSummary, level: str, group: str, legend: Legend) -> Series | None:
-    values = findings.accuracies(None if level == ALL else level)
+def _bars(findings: RunSummary, level: str, group: str, legend: Legend, ends: tuple[float, float]) -> Series | None:
+    values = [value for value in findings.accuracies(None if level == ALL else level) if np.isfinite(value)]
     if not values:
         return None
-    shares = 100 * np.histogram(values, BINS)[0] / len(values)
-    centres = np.round((BINS[:-1] + BINS[1:]) / 2, 3)
+    edges = np.linspace(*ends, BINS + 1)
+    shares = 100 * np.histogram(values, edges)[0] / len(values)
+    centres = np.round((edges[:-1] + edges[1:]) / 2, 3)
     return Series(group, centres.tolist(), shares.tolist(), legend.colors[group], group=group)

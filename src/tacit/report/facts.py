@@ -13,6 +13,7 @@ from tacit.privacy.accounting.events import describe
 from tacit.privacy.ledger.statement import SIMULATION
 from tacit.privacy.membership import Stays, once_open
 from tacit.privacy.plan import Account, Plan
+from tacit.rounds.evaluate import ACCURACY, Metric
 
 Standing = Literal["protected", "opted out", "no noise", "never asked", "nothing leaves"]
 """Why a level has the guarantee it has. "no noise": it asked for one, and the plan is open."""
@@ -49,11 +50,20 @@ class Facts:
     promises: tuple[Promise, ...]
     notes: tuple[str, ...] = ()
     changed: int = 0  # clients that changed their level
+    metric: str = ACCURACY.name  # what tables and charts show
+    larger: bool = True  # whether larger is better
+    range: tuple[float, ...] | None = ACCURACY.range
     simulation: str = SIMULATION  # for readers of the file: nothing depends on it
 
     @classmethod
     def of(
-        cls, name: str, method: Method, plan: Plan, uploads: bool, stays: Mapping[str, Stays] | None = None
+        cls,
+        name: str,
+        method: Method,
+        plan: Plan,
+        uploads: bool,
+        stays: Mapping[str, Stays] | None = None,
+        metric: Metric = ACCURACY,
     ) -> "Facts":
         """`plan`: that of the last draw; `stays`: of the clients that changed their level."""
         setting, stays = plan.setting, stays or {}
@@ -69,6 +79,9 @@ class Facts:
             promises=tuple(_promise(j, plan, uploads, stays) for j in range(len(setting.choices.menu.levels))),
             notes=plan.notes if uploads else (),
             changed=len(stays),
+            metric=metric.name,
+            larger=metric.larger,
+            range=metric.range,
         )
 
     @property
@@ -88,7 +101,9 @@ class Facts:
         try:
             content: Mapping[str, Any] = json.loads(text)
             promises = tuple(Promise(**each) for each in content["promises"])
-            return cls(**{**content, "promises": promises, "notes": tuple(content["notes"])})
+            range = content.get("range", ACCURACY.range)
+            range = range and tuple(range)
+            return cls(**{**content, "promises": promises, "notes": tuple(content["notes"]), "range": range})
         except (ValueError, TypeError, KeyError) as error:
             raise StorageError(f"the facts of the run cannot be read ({error}): restore facts.json") from error
 

@@ -108,13 +108,16 @@ def _figures(several: Sequence[RunSummary], legend: Legend) -> str:
     shared = "; ".join(f"{_whose(f, several)}{value:.3f}" for f, value in common)
     note = f"The shared model on the common test set: {shared}." if common else ""
     rounds = sorted({findings.last for findings in several})
-    at = f"Accuracy after round {rounds[0]}" if len(rounds) == 1 else "Accuracy after the last evaluated round"
-    at = "No accuracy was measured yet" if rounds == [0] else at
+    what = ", ".join(dict.fromkeys(findings.what for findings in several))
+    at = f"{what} after round {rounds[0]}" if len(rounds) == 1 else f"{what} after the last evaluated round"
+    at = f"No {what[:1].lower()}{what[1:]} was measured yet" if rounds == [0] else at
+    note = " ".join([note, *(f"{_whose(f, several)}{f.further}" for f in several if f.further)]).strip()
     late = " Epsilon is that of the last round in the ledger." if any(findings.timing for findings in several) else ""
     return (
-        f'<h2>Accuracy{mark(MEASURED)}</h2><p class="note">{at}, each client on its own test rows.{late} {escape(note)}'
-        " Worst decile: mean over the worst tenth of the clients. Variance: over clients, of their accuracies.</p>"
-        f"{scroll('accuracy and privacy by level', head, rows)}"
+        f'<h2>{escape(what)}{mark(MEASURED)}</h2><p class="note">{escape(at)}, each client on its own test rows.{late} '
+        f"{escape(note)}"
+        " Worst decile: mean over the worst tenth of the clients. Variance: over clients, of their figures.</p>"
+        f"{scroll(f'{what} and privacy by level', head, rows)}"
     )
 
 

@@ -1,4 +1,6 @@
-"""One tidy table of what was measured: round, level, metric, value. Accuracies in it are simulation only.
+"""One tidy table of what was measured: round, level, metric, value. Figures in it are simulation only.
+
+`personal_mean` is of the run's first metric (`Facts.metric`); of a further one, say mae, it is `mae:personal_mean`.
 
 It holds no epsilon: that is the ledger's to say (`spending.py`). `charges` is how many rows the ledger had for the
 rounds so far, so that a ledger which has lost some is noticed.
@@ -8,7 +10,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,8 +39,16 @@ def label(level: str) -> str:
     return f"{level}_" if level.rstrip("_") == ALL else level
 
 
-def score_rows(round: int, scores: Scores, levels: Iterable[str]) -> Iterator[Row]:
-    """Accuracies of all clients and of each level that has some."""
+def score_rows(round: int, scores: Scores, levels: Sequence[str]) -> Iterator[Row]:
+    """Metrics of all clients and of each level that has some."""
+    yield from _figures(round, scores, levels)
+    for other in scores.others:
+        for row in _figures(round, other, levels):
+            if row.metric not in ("common_loss", "strangers", "clients"):
+                yield row._replace(metric=f"{other.metric.name}:{row.metric}")
+
+
+def _figures(round: int, scores: Scores, levels: Sequence[str]) -> Iterator[Row]:
     if scores.common is not None:
         yield Row(round, ALL, "common", scores.common)
     if scores.loss is not None and math.isfinite(scores.loss):

@@ -1,6 +1,6 @@
 """Everything a run leaves behind for its readers; the same whether it has just ended or lies on disk.
 
-Accuracies come from the metrics, every epsilon from the ledger (`spending.py`). They may be of different rounds, and
+Figures come from the metrics, every epsilon from the ledger (`spending.py`). They may be of different rounds, and
 then both are said. Where metrics, facts, outcome and ledger contradict each other, there are no findings but an error.
 """
 
@@ -32,7 +32,7 @@ INTERRUPTED = "it was interrupted"
 
 @dataclass(frozen=True, eq=False)
 class RunSummary:
-    """`clients` has the columns client, level, shared, personal. Accuracies are simulation only."""
+    """`clients` has the columns client, level, shared, personal. Figures are simulation only."""
 
     title: str
     facts: Facts
@@ -60,7 +60,7 @@ class RunSummary:
 
         There is none of a shared model if nothing is shared: it would be that of the untrained start.
         """
-        if not self.facts.shares and metric.startswith(("shared", "common")):
+        if not self.facts.shares and metric.rpartition(":")[2].startswith(("shared", "common")):
             return None
         table = self._table
         at = self.last if round is None else round
@@ -95,12 +95,40 @@ class RunSummary:
         return found
 
     @property
+    def what(self) -> str:
+        """What is measured, as the head of a sentence; its direction, where that goes without saying for nobody."""
+        name = self.facts.metric[:1].upper() + self.facts.metric[1:]
+        return name if self.facts.larger else f"{name} (smaller is better)"
+
+    @property
+    def others(self) -> list[str]:
+        """The names of further metrics."""
+        prefixes = (name.rpartition(":")[0] for name in self._table["metric"].unique())
+        return list(dict.fromkeys(prefix for prefix in prefixes if prefix))
+
+    @property
+    def further(self) -> str | None:
+        """Further metrics over all clients, in words."""
+        told = [
+            f"{name} {', '.join(f'{which} {value:.3f}' for which, value in found.items())}"
+            for name in self.others
+            if (
+                found := {
+                    which: value
+                    for which in ("shared", "personal")
+                    if (value := self.value(ALL, f"{name}:{which}_mean")) is not None
+                }
+            )
+        ]
+        return f"Mean over clients: {'; '.join(told)}." if told else None
+
+    @property
     def timing(self) -> str | None:
         """Which rounds accuracy and privacy are of, where they are not of the same."""
         charged = 0 if self.spending is None else self.spending.rounds
         if not charged or charged == self.last or not self.epsilons:
             return None
-        measured = f"Accuracy after round {self.last:,}" if self.last else "No accuracy was measured yet"
+        measured = f"{self.what} after round {self.last:,}" if self.last else f"No {self.facts.metric} was measured yet"
         return f"{measured}; privacy spent after round {charged:,}."
 
     def guarantees(self) -> list[str]:
@@ -109,7 +137,14 @@ class RunSummary:
 
     def lines(self) -> list[str]:
         """What stands below the tables of a terminal: guarantees, rounds, and whatever a reader must be warned of."""
-        told = [*self.guarantees(), self.timing, self.devices, self.standing, wording.warning(self.epsilons)]
+        told = [
+            self.further,
+            *self.guarantees(),
+            self.timing,
+            self.devices,
+            self.standing,
+            wording.warning(self.epsilons),
+        ]
         return [line for line in told if line]
 
     @property

@@ -1,4 +1,4 @@
-"""Tables for the terminal. Accuracies are marked as simulation only, every epsilon stands beside its unit."""
+"""Tables for the terminal. Figures are marked as simulation only, every epsilon stands beside its unit."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,6 @@ FIGURES = (
     ("personal\nvariance", "personal_variance"),
     ("worst\ndecile", "personal_worst_decile"),
 )
-_LAST = "accuracies at the last evaluated round, simulation only"
 
 
 def level_table(findings: RunSummary) -> Table:
@@ -46,13 +45,28 @@ def level_table(findings: RunSummary) -> Table:
 def _when(findings: RunSummary) -> str:
     spent = "" if findings.timing is None else f"; privacy spent {findings.timing.partition('privacy spent ')[2][:-1]}"
     if not findings.last:
-        return f"no accuracy was measured yet{spent}"
-    return f"accuracies after round {findings.last}, simulation only{spent}"
+        return f"no {findings.facts.metric} was measured yet{spent}"
+    return f"{_figures_of(findings)} after round {findings.last}, simulation only{spent}"
+
+
+def _figures_of(findings: RunSummary) -> str:
+    """What the figures of a table are of."""
+    metric = findings.what[:1].lower() + findings.what[1:]
+    return "accuracies" if metric == "accuracy" else metric
+
+
+def _last(several: Sequence[RunSummary]) -> str:
+    whats = dict.fromkeys(_figures_of(findings) for findings in several)
+    return f"{', '.join(whats)} at the last evaluated round, simulation only"
+
+
+def _metric(several: Sequence[RunSummary]) -> str:
+    return ", ".join(dict.fromkeys(findings.facts.metric for findings in several))
 
 
 def comparison(several: Sequence[RunSummary]) -> Group:
     """Runs below each other, level by level. A local-only run is the baseline of every personal figure."""
-    accuracy = _table("accuracy", _LAST)
+    accuracy = _table(_metric(several), _last(several))
     privacy = _table("privacy", next(filter(None, (wording.simulation(findings.facts) for findings in several)), None))
     for table in (accuracy, privacy):
         table.add_column("run", overflow="fold")
@@ -109,7 +123,7 @@ def _privacy(findings: RunSummary, promise: Promise) -> str:
 
 def over_seeds(several: Sequence[RunSummary]) -> Table:
     """Mean and standard deviation over runs that differ in nothing but the seed."""
-    table = _table(f"{several[0].facts.name}: mean and standard deviation over {len(several)} seeds", _LAST)
+    table = _table(f"{several[0].facts.name}: mean and standard deviation over {len(several)} seeds", _last(several))
     table.add_column("level")
     _add_figures(table)
     for place, name in several[0].groups():

@@ -16,7 +16,7 @@ from tacit.core.checked import checked
 from tacit.core.contract import Method, Tree
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
-from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
+from tacit.models.functional import ModuleTask, Objective, check, fit_inputs, has_batch_statistics, params
 from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import Accountant
 from tacit.privacy.accounting.sampling import BatchRule, Sampler
@@ -236,6 +236,7 @@ def assemble(
     training: Training,
     sizes: np.ndarray | None = None,
     performance: Performance | None = None,
+    objective: Objective = Objective(),
 ) -> Assembled:
     """Everything checked and calibrated; nothing has been looked at that is not public but for shapes.
 
@@ -245,12 +246,14 @@ def assemble(
     if not (federation.x.dtype == torch.uint8 and training.dtype == torch.float32):  # bytes are scaled by the batch
         federation = federation.astype(training.dtype)
     model = copy.deepcopy(model).to(training.dtype)
-    task, start = check(model, federation), params(model)
+    federation = fit_inputs(model, federation, training.dtype)
+    task, start = check(model, federation, objective), params(model)
     training.sampler.most(federation.clients, training.rounds)  # refuses more rounds than it can keep its word for
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start, len(privacy.levels) - 1)
     if shapes.upload:
         _refuse_empty_promises(privacy)
+    privacy = _with_public_range(privacy, task)
     setting = _setting(federation, privacy, training, sizes, shapes)
     if privacy.plan.unit == "record":  # no other plan pays by the query
         lengths = {setting.batches.steps(int(n)) for n in sizes}
@@ -264,6 +267,19 @@ def assemble(
     machine |= {"devices": training.devices, "device": device_of(performance.device)}
     program = _kind(performance)(method, task, plan, federation, start, training.seed, **machine)
     return Assembled(program, shapes)
+
+
+def _with_public_range(privacy: Privacy, task: ModuleTask) -> Privacy:
+    """A metric that is released has a range that is public: its own, or one that was stated."""
+    evaluation, metric = privacy.evaluation, task.metrics[0]
+    if evaluation is None or evaluation.range is not None:
+        return privacy
+    if metric.range is None:
+        raise TacitError(
+            f"the metric '{metric.name}' has no range, so that no noise covers what one client does to its mean: state "
+            "one with evaluate.range = [lowest, highest], into which figures are clipped, or use another metric"
+        )
+    return replace(privacy, evaluation=replace(evaluation, range=metric.range))
 
 
 def _refuse_empty_promises(privacy: Privacy) -> None:

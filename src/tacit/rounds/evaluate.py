@@ -3,7 +3,8 @@
 Simulation only, but for `alone`: a deployment reports nothing that was not paid for.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from tacit.core import rng, tree
 from tacit.core.contract import Shared, Task, Tree
 from tacit.data.dataset import FederatedDataset, as_input
 from tacit.models.functional import ModuleTask
+from tacit.models.metrics import ACCURACY, Metric
 from tacit.simulation.chunks import Inputs
 from tacit.simulation.client_program import ClientProgram
 from tacit.simulation.client_states import Store
@@ -33,7 +35,7 @@ class Padded(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """Accuracies of a group of clients. `worst_decile`: mean over the worst tenth of them (at least one)."""
+    """A metric of a group of clients. `worst_decile`: mean over the worst tenth of them (at least one)."""
 
     clients: int
     mean: float
@@ -41,16 +43,17 @@ class Summary:
     worst_decile: float
 
     @classmethod
-    def of(cls, values: np.ndarray) -> "Summary":
+    def of(cls, values: np.ndarray, larger: bool = True) -> "Summary":
+        """`larger`: whether larger is better."""
         if not len(values):
             return cls(0, float("nan"), float("nan"), float("nan"))
-        worst = np.sort(values)[: max(1, len(values) // 10)]
+        worst = np.sort(values if larger else -values)[: max(1, len(values) // 10)] * (1 if larger else -1)
         return cls(len(values), float(values.mean()), float(values.var()), float(worst.mean()))
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Accuracy of every evaluated client's own test rows. Clients without test rows are left out."""
+    """A metric of every evaluated client's own test rows. Clients without test rows are left out."""
 
     common: float | None  # the global model on the common test set
     clients: np.ndarray  # which clients
@@ -59,15 +62,17 @@ class Scores:
     personal: np.ndarray  # their personal models on the same rows
     strangers: int  # of them, those that never took part
     loss: float | None = None  # mean loss of the global model on the common test set
+    metric: Metric = ACCURACY
+    others: tuple["Scores", ...] = ()  # by further metrics
 
     def summary(self, which: str, level: int | None = None) -> Summary:
         """`which`: "shared" or "personal"; of one level, or of all clients."""
         values = getattr(self, which)
-        return Summary.of(values if level is None else values[self.level == level])
+        return Summary.of(values if level is None else values[self.level == level], self.metric.larger)
 
 
 class NoisyScores(NamedTuple):
-    """An evaluation by a federation's members: noisy means over all of them, who did not answer counting as 1/2.
+    """An evaluation by a federation's members: noisy means over all of them, who did not answer counting as the middle.
 
     `std`: of the noise in each mean. None: too few answered for a release.
     """
@@ -77,6 +82,7 @@ class NoisyScores(NamedTuple):
     std: float
     shared: float | None = None
     personal: float | None = None
+    metric: str = ACCURACY.name
 
 
 def evaluate(
@@ -86,24 +92,31 @@ def evaluate(
     clients = _who(engine.federation, engine.seed, sample)
     # what a method keeps local is not in the broadcast: the shared model alone has it as it was at the start
     shared, common, loss = engine.away(partial(_shared, engine.there), engine.start | view.model)
-    return Scores(
-        common=common,
-        loss=loss,
-        clients=clients,
-        level=engine.plan.setting.choices.level[clients],
-        shared=shared[clients],
-        personal=_personal(engine, view, store, clients, round, chunk),
-        strangers=int((~store.touched[clients]).sum()),
+    personal = _personal(engine, view, store, clients, round, chunk)
+    first, *others = (
+        Scores(
+            common=None if common is None else common[at],
+            loss=loss,
+            clients=clients,
+            level=engine.plan.setting.choices.level[clients],
+            shared=shared[clients, at],
+            personal=personal[:, at],
+            strangers=int((~store.touched[clients]).sum()),
+            metric=metric,
+        )
+        for at, metric in enumerate(engine.task.metrics)
     )
+    return replace(first, others=tuple(others))
 
 
-def _shared(engine: ClientProgram, params: Tree) -> tuple[np.ndarray, float | None, float | None]:
-    """Accuracy of the shared model on each client's own test rows; accuracy and loss on the common ones."""
+def _shared(engine: ClientProgram, params: Tree) -> tuple[np.ndarray, list[float] | None, float | None]:
+    """The shared model's metrics on each client's own test rows, [clients, metrics]; metrics and loss on the common."""
     data = engine.federation
     task = engine.task.with_rows(*_some_rows(data, engine.seed))
-    means = _client_means(_hits(task, params, data.test_x, data.test_y), data.test_offsets)
-    common, loss = _on_common(task, params, data)
-    return means, common, loss
+    metrics = engine.task.metrics
+    sums = _sums(metrics, task, params, data.test_x, data.test_y, data.test_offsets)
+    common, loss = _on_common(metrics, task, params, data)
+    return np.stack([_finished(*each) for each in zip(metrics, sums, strict=True)], 1), common, loss
 
 
 def _who(data: FederatedDataset, seed: int, sample: int | None) -> np.ndarray:
@@ -120,29 +133,45 @@ def _some_rows(data: FederatedDataset, seed: int) -> tuple[Tensor, Tensor]:
     return own, torch.ones(_OWN_ROWS, dtype=torch.bool, device=own.device)
 
 
-def _hits(task: Task, params: Tree, x: Tensor, y: Tensor) -> np.ndarray:
+def _sums(
+    metrics: Sequence[Metric], task: Task, params: Tree, x: Tensor, y: Tensor, offsets: np.ndarray
+) -> list[list[np.ndarray]]:
+    """By metric, the sums of each of its terms over the rows between offsets."""
     parts = [
-        task.apply(params, as_input(rows)).argmax(-1) == labels
-        for rows, labels in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
+        [metric.terms(outputs, targets) for metric in metrics]
+        for rows, targets in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
+        for outputs in (task.apply(params, as_input(rows)),)
     ]
-    return torch.cat(parts).cpu().numpy().astype(np.float64) if len(y) else np.zeros(0)
+    if not len(y):
+        return [[np.zeros(len(offsets) - 1)] * 2 for _ in metrics]
+    terms = (zip(*(part[at] for part in parts), strict=True) for at in range(len(metrics)))
+    return [[_between(torch.cat(each), offsets) for each in term] for term in terms]
 
 
-def _on_common(task: Task, params: Tree, data: FederatedDataset) -> tuple[float, float] | tuple[None, None]:
-    """Accuracy and mean loss on the common test set, if there is one."""
+def _between(term: Tensor, offsets: np.ndarray) -> np.ndarray:
+    values = term.cpu().numpy().astype(np.float64)
+    sums = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, 0)])
+    return sums[offsets[1:]] - sums[offsets[:-1]]
+
+
+def _finished(metric: Metric, sums: Sequence[np.ndarray]) -> np.ndarray:
+    """Not a number where there are no rows."""
+    return metric.finish(*map(torch.from_numpy, sums)).double().numpy()
+
+
+def _on_common(
+    metrics: Sequence[Metric], task: Task, params: Tree, data: FederatedDataset
+) -> tuple[list[float], float] | tuple[None, None]:
+    """Metrics and mean loss on the common test set, if there is one."""
     if data.common_x is None or data.common_y is None:
         return None, None
     x, y = data.common_x, data.common_y
     losses = [
         task.losses(params, as_input(rows), own) for rows, own in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
     ]
-    return float(_hits(task, params, x, y).mean()), float(torch.cat(losses).mean())
-
-
-def _client_means(hits: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    sums = np.concatenate([[0.0], np.cumsum(hits)])
-    counts = np.diff(offsets)
-    return (sums[offsets[1:]] - sums[offsets[:-1]]) / np.maximum(counts, 1)
+    sums = _sums(metrics, task, params, x, y, np.array([0, len(y)]))
+    found = [float(_finished(*each)[0]) for each in zip(metrics, sums, strict=True)]
+    return found, float(torch.cat(losses).mean())
 
 
 def _personal(
@@ -152,30 +181,30 @@ def _personal(
     order = np.argsort(np.diff(engine.federation.test_offsets)[clients], kind="stable")
     places = [order[begin : begin + (chunk or _CLIENTS)] for begin in range(0, len(order), chunk or _CLIENTS)]
 
-    def accuracy(task: ModuleTask, where: np.ndarray) -> np.ndarray:
+    def measure(task: ModuleTask, where: np.ndarray) -> np.ndarray:
         some = clients[where]
         inputs = engine.inputs_for(store.read(some, first), some, round, "adapt")
-        return _accuracy(engine, task, view, inputs, round, some)
+        return _measured(engine, task, view, inputs, round, some)
 
-    found = np.empty(len(clients))
-    for where, values in zip(places, engine.workers.map(accuracy, places), strict=True):
+    found = np.empty((len(clients), len(engine.task.metrics)))
+    for where, values in zip(places, engine.workers.map(measure, places), strict=True):
         found[where] = values
     return found
 
 
-def _accuracy(
+def _measured(
     engine: CohortProgram, task: ModuleTask, view: Shared, inputs: Inputs, round: int, clients: np.ndarray
 ) -> np.ndarray:
     data, full = engine.federation, inputs.full
     own, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
 
     def everybody(view: Shared, inputs: Inputs, own: Padded, test: Padded) -> Tensor:
-        return vmap(partial(_own_accuracy, engine.there, task, view, round, full))(inputs, own, test)
+        return vmap(partial(_own_metrics, engine.there, task, view, round, full))(inputs, own, test)
 
     return engine.away(everybody, view, inputs, own, test).numpy().astype(np.float64)
 
 
-def _own_accuracy(
+def _own_metrics(
     engine: ClientProgram,
     task: ModuleTask,
     view: Shared,
@@ -185,18 +214,18 @@ def _own_accuracy(
     own: Padded,
     test: Padded,
 ) -> Tensor:
-    """Of one client's personal model on its own test rows."""
+    """[metrics] of one client's personal model on its own test rows."""
     data = engine.federation
     site, _ = engine.site(task, given, round, full)
     state = engine.method.adapt(view, given.state, site)
     # batch statistics come from the client's own training rows, never from test rows
     measured = task.with_rows(as_input(data.x[own.rows]), own.real)
     outputs = engine.method.predict(measured, view, state, as_input(data.test_x[test.rows]))
-    return ((outputs.argmax(-1) == data.test_y[test.rows]) & test.real).sum() / test.real.sum()
+    return torch.stack([metric(outputs, data.test_y[test.rows], test.real) for metric in engine.task.metrics])
 
 
 def alone(engine: ClientProgram, view: Shared, state: Tree, place: int, round: int) -> tuple[float, float] | None:
-    """The shared and the personal model's accuracy on one client's own test rows, by itself; None if it has none."""
+    """The shared and the personal model's (first) metric on one client's own test rows, by itself; None without any."""
     data, who = engine.federation, np.array([place])
     if data.test_offsets[place] == data.test_offsets[place + 1]:
         return None
@@ -208,9 +237,11 @@ def alone(engine: ClientProgram, view: Shared, state: Tree, place: int, round: i
     )
     own, test = rows
     measured = engine.task.with_rows(as_input(data.x[own.rows]), own.real)
-    shared = _hits(measured, engine.start | view.model, data.test_x[test.rows], data.test_y[test.rows]).mean()
-    personal = _own_accuracy(engine, engine.task, view, round, inputs.full, given, own, test)
-    return float(shared), float(personal)
+    metric, ends = engine.task.metrics[:1], np.array([0, len(test.rows)])
+    x, y = data.test_x[test.rows], data.test_y[test.rows]
+    shared = _finished(metric[0], _sums(metric, measured, engine.start | view.model, x, y, ends)[0])[0]
+    personal = _own_metrics(engine, engine.task, view, round, inputs.full, given, own, test)
+    return float(shared), float(personal[0])
 
 
 def _padded(offsets: np.ndarray, clients: np.ndarray, most: int | None = None) -> Padded:

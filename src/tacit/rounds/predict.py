@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from tacit.core.columns import Columns, Rows, leaves
 from tacit.core.contract import Method, Shared, Task, Tree
 from tacit.data.dataset import as_input, features
 from tacit.errors import TacitError
@@ -63,7 +64,9 @@ class MethodModule(nn.Module):
         super().__init__()
         self.method, self.task, self.view, self.state = method, task, view, state
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        several = named or inputs
+        x: Any = Columns.of(several) if len(several) > 1 or named else next(iter(inputs))
         return self.method.predict(self.task, self.view, self.state, x)
 
 
@@ -124,13 +127,35 @@ def client_position(run: Run, client: str) -> int:
     return ids.index(client)
 
 
-def rows_like(x: Any, template: Tensor) -> Tensor:
-    """Rows in the form that models were trained on: the same shape, type and scale."""
-    floating = template.is_floating_point()
-    rows = features(x, "what is to be predicted", template.dtype if floating else torch.float32)
-    if tuple(rows.shape[1:]) != tuple(template.shape[1:]) or rows.dim() == 0:
+def rows_like(x: Any, template: Rows, fitted: Rows | None = None) -> Rows:
+    """Rows in the form that models were trained on: the same inputs, shapes, types and scale.
+
+    Args:
+        x: the rows, as they were given for training.
+        template: training rows as they were given; of bytes, that they are images.
+        fitted: training rows as the model sees them, where that is other.
+    """
+    columns: Any = template if isinstance(template, Columns) else None
+    like = leaves(template)
+    if columns is not None and isinstance(x, Mapping) and columns.names:
+        by_name: Mapping[str, Any] = x
+        x = [by_name.get(name) for name in columns.names]
+    given: list[Any] = [x] if columns is None else [*x.tensors] if isinstance(x, Columns) else [*x]
+    if len(given) != len(like) or any(each is None for each in given):
+        raise TacitError(f"rows to predict have other inputs than {template}: give these")
+    seen = leaves(template if fitted is None else fitted)
+    rows = [_one_like(each, *pair) for each, pair in zip(given, zip(like, seen, strict=True), strict=True)]
+    seen_as: Any = rows[0] if columns is None else Columns(columns.names, rows)
+    return seen_as
+
+
+def _one_like(x: Any, like: Tensor, seen: Tensor) -> Tensor:
+    dtype = seen.dtype if seen.dtype != torch.uint8 else torch.float32
+    number = dtype if dtype.is_floating_point else torch.float32
+    images = None if like.is_floating_point() else like.dtype == torch.uint8
+    rows = features(x, "what is to be predicted", number, images)
+    if tuple(rows.shape[1:]) != tuple(like.shape[1:]) or rows.dim() == 0:
         raise TacitError(
-            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, template.shape[1:]))}]"
+            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, like.shape[1:]))}]"
         )
-    scaled = as_input(rows)
-    return scaled.to(template.dtype) if floating else scaled
+    return as_input(rows).to(dtype)

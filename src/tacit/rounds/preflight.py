@@ -19,14 +19,16 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Final, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from tacit.core import rng, tree
+from tacit.core.columns import each
 from tacit.core.contract import Batch, Gradient, Losses, Method, Reply, Shared, Site, Task, Tree
 from tacit.core.dropout import Key
-from tacit.data.dataset import FederatedDataset
+from tacit.data.dataset import WHOLE, FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
 from tacit.privacy.accounting.sampling import Counts
@@ -229,14 +231,28 @@ def _random_rows(federation: FederatedDataset, start: Tree, which: int, tokens: 
     """`tokens`: how many there are, where rows are indices."""
     dtype, (scale, real) = next(iter(start.values())).dtype, _DATA[which]
     draw = rng.generator(which, "interference rows")
-    shape = (_STEPS, _ROWS, *federation.input_shape)
-    x = torch.as_tensor(draw.integers(tokens, size=shape) if tokens else draw.normal(scale=scale, size=shape)).to(dtype)
-    y = torch.as_tensor(draw.integers(federation.classes, size=(_STEPS, _ROWS)))
+
+    def numbers(leaf: Tensor) -> Tensor:
+        shape = (_STEPS, _ROWS, *leaf.shape[1:])
+        if leaf.dtype not in WHOLE:
+            drawn = draw.integers(tokens, size=shape) if tokens else draw.normal(scale=scale, size=shape)
+            return torch.from_numpy(drawn).to(dtype)
+        drawn = torch.from_numpy(draw.integers(tokens or 2, size=shape))
+        drawn[(..., *[0] * (leaf.dim() - 1))] = min(1, (tokens or 2) - 1)  # a mask of zeros alone would leave nothing
+        return drawn.to(leaf.dtype)
+
+    x = each(numbers, federation.x)
+    y = _random_targets(federation, draw)
     return lambda step: Batch(x[step], y[step], torch.arange(_ROWS) < real)
 
 
-def _no_guard(start: Tree, before: Tree, now: Tree) -> Tree:
-    return now
+def _random_targets(federation: FederatedDataset, draw: np.random.Generator) -> Tensor:
+    like, shape = federation.y, (_STEPS, _ROWS, *federation.y.shape[1:])
+    if like.is_floating_point():
+        return torch.from_numpy(draw.normal(size=shape)).to(like.dtype)
+    return torch.from_numpy(draw.integers(2 if like.dtype == torch.bool else federation.classes, size=shape)).to(
+        like.dtype
+    )
 
 
 def _same_step() -> Callable[[Tree, Tree, Tree], Tree]:
@@ -252,3 +268,7 @@ def _same_step() -> Callable[[Tree, Tree, Tree], Tree]:
         return tree.add(before, tree.each(numbers, before))
 
     return guard
+
+
+def _no_guard(start: Tree, before: Tree, now: Tree) -> Tree:
+    return now

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from tacit.core import rng, tree
+from tacit.core.columns import Rows
 from tacit.core.contract import Batch, Method, Shared, Site, Tree
 from tacit.core.dropout import Key
 from tacit.data.dataset import FederatedDataset
@@ -125,7 +126,7 @@ class ClientProgram:
         )
         return site, private
 
-    def _own_rows(self, given: Inputs, own: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+    def _own_rows(self, given: Inputs, own: int) -> Callable[[int], tuple[Rows, Tensor]]:
         first, end = self._first_rows[given.client], self._first_rows[given.client + 1]
         x, y = self.federation.take((first + torch.arange(own)).clamp(max=end - 1))  # its last row again, nobody else's
         picks = given.rows - first

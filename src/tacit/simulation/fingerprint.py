@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.columns import Columns, leaves
 from tacit.data.dataset import FederatedDataset
+from tacit.models.losses import contents, per_example_cross_entropy, per_example_loss
 from tacit.privacy.membership import Change
 from tacit.simulation.client_program import ClientProgram
 
@@ -44,6 +46,8 @@ def identity(engine: ClientProgram, changes: Sequence[Change] = ()) -> str:
         tuple(changes),
         engine.seed,
     )
+    if engine.task.loss not in (per_example_loss, per_example_cross_entropy):  # the same number for the usual loss
+        said = (*said, contents(engine.task.loss))
     frozen = {name: leaf for name, leaf in engine.task.module.state_dict().items() if isinstance(leaf, Tensor)}
     start = (part for name, leaf in {**frozen, **engine.start}.items() for part in (name, str(leaf.dtype), leaf))
     return digest([*map(plain, said), *start, setting.choices.level, *data_parts(engine.federation)])
@@ -59,8 +63,10 @@ def data_parts(federation: FederatedDataset) -> list[Part]:
         federation.common_x,
         federation.common_y,
     ]
+    tensors = [tensor for array in arrays if array is not None for tensor in leaves(array)]
+    names = [name for name, *_ in federation.x.described] if isinstance(federation.x, Columns) else []
     offsets = [federation.offsets, federation.test_offsets]
-    return [*(array for array in arrays if array is not None), *offsets, *federation.ids]
+    return [*tensors, *offsets, *federation.ids, *names]
 
 
 def digest(parts: Iterable[Part], key: bytes = b"", size: int = 16) -> str:

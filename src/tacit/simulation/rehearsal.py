@@ -21,8 +21,9 @@ from tacit.compile.acceptance import Program, Refused, Trial
 from tacit.compile.ir import trace
 from tacit.compile.replay import Recording, record
 from tacit.core import tree
+from tacit.core.columns import Columns
 from tacit.core.contract import Shared, Tree
-from tacit.data.dataset import as_input
+from tacit.data.dataset import WHOLE, as_input
 from tacit.simulation import device
 from tacit.simulation.chunks import Inputs, Shape
 from tacit.simulation.isolation import keeps_clients_apart, moves_by_guarded_steps
@@ -43,6 +44,8 @@ def recorded(engine: "CohortProgram", shape: Shape, given: "Broadcast", sure: bo
     It is for states that lie as a store gives them, which then need not be copied. `sure`: it was accepted before. In
     one thread alone: nothing else may run while a program is recorded.
     """
+    if isinstance(engine.federation.x, Columns):
+        raise Refused("programs of models with several inputs are not recorded")
     try:
         rehearsal = Rehearsal(engine, shape, given)
         first = rehearsal.tame(0).inputs
@@ -78,7 +81,7 @@ class Rehearsal:
         self.exact: Program | None = None
         self.program = self._program(engine, self.x)
         if next(iter(engine.start.values())).dtype == torch.float32:
-            self._double = _blank(self.x, torch.float64)
+            self._double = _blank(self.x, self.x.dtype if self.x.dtype in WHOLE else torch.float64)
             self.exact = self._program(_in_double(engine), self._double)
 
     def _program(self, engine: "CohortProgram", x: Tensor) -> Program:
@@ -144,18 +147,19 @@ class Rehearsal:
             if labels.is_floating_point():
                 self.y[rows] = torch.randn(labels.shape, generator=draw, dtype=labels.dtype)
             else:
-                self.y[rows] = torch.randint(federation.classes, labels.shape, generator=draw)
+                several = 2 if labels.dtype == torch.bool else federation.classes
+                self.y[rows] = torch.randint(several, labels.shape, generator=draw).to(labels.dtype)
 
     def _write(self, rows: slice, values: Tensor) -> None:
         self.x[rows] = values.to(self.x.dtype)
         if self.exact is not None:
-            self._double[rows] = as_input(self.x[rows]).double()
+            self._double[rows] = as_input(self.x[rows]).to(self._double.dtype)
 
     def _drawn(self, like: Tensor, draw: torch.Generator, scale: float) -> Tensor:
         if like.dtype == torch.uint8:
             ink = torch.rand(like.shape, generator=draw) < _INK * scale
             return torch.randint(256, like.shape, generator=draw) * ink
-        if tokens := self._engine.task.tokens:
+        if tokens := self._engine.task.tokens or 2 * (like.dtype in WHOLE):
             return torch.randint(tokens, like.shape, generator=draw)
         return torch.randn(like.shape, generator=draw) * (scale * _LENGTH / max(1, like[0].numel()) ** 0.5)
 

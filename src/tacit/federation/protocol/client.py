@@ -4,6 +4,7 @@ It trusts its own disk before the server's word: a run has one set of terms, a b
 turn that was answered with fresh noise is not answered again. Where its disk is not what it was, it takes no part.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from tacit.federation.protocol.client_store import ClientStore, owed, pay
 from tacit.federation.protocol.heads import compare, standing
 from tacit.federation.protocol.messages import Answer, Ask, Rejected
 from tacit.federation.protocol.terms import Terms, read_terms
-from tacit.privacy.evaluation import CENTRE, figures
+from tacit.privacy.evaluation import UNIT, figures
 from tacit.privacy.mechanisms.noise import Secure
 from tacit.privacy.mechanisms.release import Message
 from tacit.privacy.plan import Plan
@@ -203,12 +204,13 @@ def asked_for(ask: Ask, plan: Plan) -> Plan:
 
 
 def _figures(ask: Ask, clients: ClientProgram, place: int, view: Shared, state: Tree) -> Tree:
-    """The client's accuracies, encoded. Without test rows both count as the middle."""
-    plan = asked_for(ask, clients.plan)
-    accuracies = alone(clients, view, state, place, ask.turn) or (CENTRE, CENTRE)
+    """The client's figures, encoded. Without test rows both count as the middle, as what is not a number does."""
+    plan, evaluation = asked_for(ask, clients.plan), clients.plan.evaluation
+    range = UNIT if evaluation is None else evaluation.range
+    found = alone(clients, view, state, place, ask.turn) or (math.nan, math.nan)
     level, public = torch.tensor(plan.setting.choices.level[place]), plan.release.start()
     noise = clients.noise(clients.keys("release", ask.turn, np.array([place]))[0])
-    return upload(plan.release.encode(public, Shared(figures(accuracies)), level, noise), plan)
+    return upload(plan.release.encode(public, Shared(figures(found, range)), level, noise), plan)
 
 
 def upload(message: Message, plan: Plan) -> Tree:

@@ -170,7 +170,7 @@ class FederationServer(Rounds[TurnJournal]):
         return Secure() if self.fresh else Seeded.of(engine.seed, engine.noise_of("server"), turn)
 
     def evaluate(self) -> NoisyScores | None:
-        """The members' accuracies, if it is time for them and they can pay: a turn of its own, with its own charge."""
+        """The members' figures, if it is time for them and they can pay: a turn of its own, with its own charge."""
         evaluation, round = self.made.engine.plan.evaluation, self.progress.round
         if evaluation is None or not evaluation.due(round, self.plan.setting.rounds):
             return None
@@ -185,8 +185,10 @@ class FederationServer(Rounds[TurnJournal]):
         self.rejections += replies.rejected
         self.budget = BudgetTracker(self.plan, self.ledger, turn + 1)  # the same accounts pay for training
         mean, _ = plan.release.decode(public, replies.totals, Secure())
-        means = {} if mean is None else evaluations.means(mean.model)
-        return NoisyScores(len(cohort), replies.members, evaluation.std, **means)
+        means = {} if mean is None else evaluations.means(mean.model, evaluation.range)
+        return NoisyScores(
+            len(cohort), replies.members, evaluation.std, **means, metric=self.made.engine.task.metrics[0].name
+        )
 
     def close(self) -> list[str]:
         """Everybody gets the last model and what it was charged for; the names of those who confirmed."""

@@ -138,7 +138,7 @@ def with_own_rows(assembled: Assembled, place: int, terms: Terms, rows: Rows, pu
     federation = local_view(terms.names, terms.classes, place, (x, y), (test_x, test_y))
     dtype = next(iter(engine.start.values())).dtype
     if not (rows.x.dtype == torch.uint8 and dtype == torch.float32):  # bytes are scaled by the batch
-        federation = federation.astype(dtype)
+        federation = federation.as_numbers(dtype)  # as the stand-ins were, on which the model was tried
     sizes = engine.plan.setting.sizes.copy()
     sizes[place] = len(rows.x)
     return assembled._replace(engine=replace(engine, federation=federation, method=engine.method.sized(sizes.tolist())))

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from tacit.core.contract import Method
 from tacit.data.dataset import LocalView
 from tacit.errors import TacitError
-from tacit.experiments.build import build_model, build_privacy, build_training, method_of
+from tacit.experiments.build import build_model, build_objective, build_privacy, build_training, method_of
 from tacit.experiments.config import SECTIONS, Config, full, parse, schema_of
 from tacit.experiments.config_errors import tables_in
 from tacit.experiments.toml import dumps
@@ -31,18 +31,21 @@ from tacit.federation.protocol.terms import (
     public_view,
     with_own_rows,
 )
+from tacit.models.losses import LOSSES
+from tacit.models.metrics import METRICS
 from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.sampling.cohorts import LimitedParticipation
 
 PERMITTED: Final = (
     "name", "rounds", "seed", "rate", "cohort", "times", "batch", "epochs", "steps",
-    "model", "method", "privacy", "levels", "evaluate", "run",
+    "model", "method", "task", "privacy", "levels", "evaluate", "run",
 )  # fmt: skip
 """Outside of tables. Of tables, every key whose values are numbers or words that the key itself lists."""
 TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("name",),
     "model": ("name",),
     "method": ("name", "base", "prior", "keep", "loss"),
+    "task": ("loss", "metrics"),
     "privacy": ("plan",),
 }
 """By table, keys of any text that are permitted: each names what Tacit has, parameters of a model, or the run."""
@@ -65,8 +68,18 @@ def for_members(content: Mapping[str, Any], table: str = "") -> dict[str, Any]:
 def foreign_names(content: Mapping[str, Any]) -> tuple[str, ...]:
     """What an experiment names that is not Tacit's own: import paths, and what installed packages add."""
     tables = [(content.get(table), key, SECTIONS[table].registry.builtin) for table, key in _NAMED]
-    said = [(str(table[key]), builtin) for table, key, builtin in tables if isinstance(table, Mapping) and key in table]
-    return tuple(name for name, builtin in said if name not in builtin)
+    said = [(str(table[key]), own) for table, key, own in tables if isinstance(table, Mapping) and key in table]
+    return tuple(name for name, own in [*said, *_named_in_task(content)] if name not in own)
+
+
+def _named_in_task(content: Mapping[str, Any]) -> list[tuple[str, Collection[str]]]:
+    task = content.get("task")
+    if not isinstance(task, Mapping):
+        return []
+    metrics = task.get("metrics", [])
+    losses: list[tuple[str, Collection[str]]] = [(str(task["loss"]), {*LOSSES.builtin})] if "loss" in task else []
+    several = metrics if isinstance(metrics, list) else [metrics]
+    return losses + [(str(name), {*METRICS.builtin, "loss"}) for name in several]
 
 
 def check_keys(content: Mapping[str, Any], permitted: Collection[str] | None = ()) -> None:
@@ -190,7 +203,18 @@ def _assembled(config: Config, terms: Terms, view: LocalView) -> Assembled:
     chosen = {seat.name: seat.level for seat in terms.roster}
     model = build_model(config, terms.inputs, terms.classes)
     sizes = terms.sizes(view, rows_are_public(config))
-    return assemble(view, model, method, replace(privacy, choices=chosen), training, sizes)
+    refuse_other_targets(config)
+    chosen_privacy, objective = replace(privacy, choices=chosen), build_objective(config)
+    return assemble(view, model, method, chosen_privacy, training, sizes, objective=objective)
+
+
+def refuse_other_targets(config: Config) -> None:
+    """Members' tables have a class number in each row; a loss of one's own may be one for classes."""
+    loss = None if config.task is None else config.task.loss
+    if loss not in (None, "cross-entropy") and loss in LOSSES.builtin:
+        raise TacitError(
+            f"task.loss is '{loss}', and over machines every row has one class: simulate it, or use 'cross-entropy'"
+        )
 
 
 def parts(config: Config) -> tuple[Method, Privacy, Training]:

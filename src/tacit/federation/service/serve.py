@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tacit.core.columns import Columns
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy, load_data
 from tacit.experiments.config import Config, FederationTable
@@ -109,6 +110,8 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
     data = load_data(config.model_copy(update={"data": config.data.model_copy(update={"clients": clients})}))
     if data.clients != clients:
         raise TacitError(f"the data has {data.clients} clients, not {clients}: use --local {data.clients}")
+    if not data.one_class_each or isinstance(data.x, Columns):
+        raise TacitError("over machines every row is one array with one class: simulate other tasks with tacit run")
     choices = build_privacy(config).choose(data, config.seed)
     plain = config.model_copy(update={"choices": {}})
     offer = Offer(experiment.text_of(plain), data.input_shape, data.classes, clients, permitted=None)
@@ -168,7 +171,8 @@ def _accuracy(figures: dict[str, Any] | None) -> str:
     if figures["shared"] is None:
         return f"; {who} evaluated, too few for a release"
     noise = f", noise {figures['std']:.2g}" if figures["std"] else ""
-    return f"; accuracy {figures['shared']:.2f} shared, {figures['personal']:.2f} personal ({who}{noise})"
+    metric = figures.get("metric", "accuracy")
+    return f"; {metric} {figures['shared']:.2f} shared, {figures['personal']:.2f} personal ({who}{noise})"
 
 
 def _picture(run_folder: ServerFolder) -> Table:
