@@ -3,7 +3,8 @@
     config.json          what is here, and how rows must look
     model.safetensors    the shared model's parameters and buffers
     model.pt2            the network itself, by `torch.export`: no class has to be imported
-    personal/ID.*        each client's own: parameters alone, or a program where a method predicts with several networks
+    personal/ID.*        each client's own: what differs from the shared model's parameters, or a program where a method
+                         predicts with several networks
     README.md            the model card: what was promised to whom, replayed from the ledger
 
 A personal model is the client's own. No guarantee covers handing it to others: it has seen the client's rows.
@@ -78,7 +79,7 @@ def save_models(
     exported = _write_program(folder / PROGRAM, shared, template)
     for client, module in personal:
         if not isinstance(module, MethodModule):
-            _write_weights(_personal(folder, client), module)
+            _write_weights(_personal(folder, client), module, beside=shared)
         elif not _write_program(_personal(folder, client).with_suffix(".pt2"), module, template):
             raise TacitError(f"the personal model of '{client}' cannot be exported: save without clients")
     write_atomically(folder / CARD, card.encode())
@@ -120,7 +121,7 @@ def load_model(folder: Path | str, client: str | None = None, model: nn.Module |
     if model is None and not config.program:
         raise TacitError(f"{config.network} could not be exported when it was saved: give model={config.network}(...)")
     module = _program(folder / PROGRAM) if model is None else copy.deepcopy(model).eval()
-    return _load_weights(module, weights)
+    return _load_weights(module, *dict.fromkeys((folder / WEIGHTS, weights)))
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -224,22 +225,31 @@ def _personal(folder: Path, client: str) -> Path:
     return folder / PERSONAL / f"{short}.safetensors"
 
 
-def _write_weights(path: Path, module: nn.Module) -> None:
+def _write_weights(path: Path, module: nn.Module, beside: nn.Module | None = None) -> None:
+    """All of them; or those that differ from the ones of `beside`, for a large network is mostly frozen."""
     from safetensors.torch import save
 
-    leaves = {name: leaf.detach().contiguous().clone() for name, leaf in module.state_dict().items()}
+    same = {} if beside is None else beside.state_dict()
+    leaves = {
+        name: leaf.detach().contiguous().clone()
+        for name, leaf in module.state_dict().items()
+        if name not in same or not torch.equal(leaf, same[name])
+    }
     write_atomically(path, save(leaves))
 
 
-def _load_weights(module: nn.Module, path: Path) -> nn.Module:
+def _load_weights(module: nn.Module, *paths: Path) -> nn.Module:
+    """Of all these files; the last that has a leaf wins."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    try:
-        with storage(path):
-            leaves = load(path.read_bytes())
-    except SafetensorError as error:
-        raise StorageError(f"{path} is damaged ({error}): save the model again") from None
+    leaves, path = {}, paths[-1]
+    for path in paths:
+        try:
+            with storage(path):
+                leaves |= load(path.read_bytes())
+        except SafetensorError as error:
+            raise StorageError(f"{path} is damaged ({error}): save the model again") from None
     try:
         module.load_state_dict(leaves)
     except RuntimeError as error:

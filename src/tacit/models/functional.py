@@ -18,6 +18,7 @@ from tacit.core.dropout import Draws, Key, drawing, draws
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.batch_norm import Moments, has_batch_statistics, localised, moments, using
+from tacit.models.frozen import check_only_trainable_move, copy_around_frozen
 from tacit.models.layers import Layers
 
 __all__ = ["ModuleTask", "check", "has_batch_statistics", "params", "per_example_cross_entropy", "per_example_loss"]
@@ -50,10 +51,11 @@ class ModuleTask:
 
     By default it is cross-entropy, and for real targets half the squared error.
 
-    The module is copied: nothing done here changes the one given. Batch normalisation uses the statistics of the
-    batch in training. For prediction they are values: `statistics` measures them on a client's own rows, and with
-    them a prediction for one row does not depend on the other rows of its batch. `kernels` is entered around every
-    call of the module: a mode that does some of torch's functions faster, and the same numbers up to rounding.
+    The module is copied but for its frozen weights: nothing done here changes the one given. Batch normalisation uses
+    the statistics of the batch in training. For prediction they are values: `statistics` measures them on a client's
+    own rows, and with them a prediction for one row does not depend on the other rows of its batch. `kernels` is
+    entered around every call of the module: a mode that does some of torch's functions faster, and the same numbers up
+    to rounding.
 
     `drops`: whether the module has dropout, as `check` finds out. It then drops within `drawing` (in gradients, that
     is) and nowhere else. What is dropped of a row depends on the row's key, never on the other rows of its batch.
@@ -66,14 +68,15 @@ class ModuleTask:
     norms: tuple[str, ...] = field(init=False)  # names of the batch normalisation layers
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "module", localised(copy.deepcopy(self.module).train()))
+        object.__setattr__(self, "module", localised(copy_around_frozen(self.module).train()))
         object.__setattr__(self, "norms", tuple(has_batch_statistics(self.module)))
 
     def on(self, device: torch.device) -> "ModuleTask":
         """The same, with what is not among the parameters it is given (buffers, frozen ones) on a device."""
-        moved = replace(self)
-        moved.module.to(device)
-        return moved
+        return replace(self, module=copy.deepcopy(self.module).to(device))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "ModuleTask":
+        return replace(self)
 
     @property
     def tokens(self) -> int:
@@ -190,6 +193,7 @@ def check(module: nn.Module, federation: FederatedDataset, loss: Loss = per_exam
     _pure(task, outputs, x)
     task = replace(task, drops=_drops(task, x))
     _vectorised(task, x, y)
+    check_only_trainable_move(task, task.module, params(module), x, y)
     return task
 
 
