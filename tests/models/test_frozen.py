@@ -42,7 +42,7 @@ class LoRA(nn.Module):
 
 def adapted() -> nn.Module:
     torch.manual_seed(0)
-    layers = OrderedDict([("body", LoRA(6, 8)), ("act", nn.Tanh()), ("head", nn.Linear(8, 3))])
+    layers: OrderedDict[str, nn.Module] = OrderedDict(body=LoRA(6, 8), act=nn.Tanh(), head=nn.Linear(8, 3))
     return nn.Sequential(layers).double()
 
 
@@ -83,7 +83,8 @@ def test_only_trainable_weights_are_uploaded_and_moved(plan: str) -> None:
 @pytest.mark.parametrize("chunk", [1, 20])
 def test_many_clients_share_one_copy_of_the_frozen_weights(chunk: int) -> None:
     it, _ = finished("central", chunk=chunk)
-    body = it.engine.task.module.body  # pyright: ignore
+    body = it.engine.task.module.get_submodule("body")
+    assert isinstance(body, LoRA)
     assert body.batched
     assert not any(body.batched)
 

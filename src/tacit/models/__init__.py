@@ -17,6 +17,7 @@ from tacit.models.cnn import AlexNet, FiveLayerCNN, TwoConvCNN
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
 from tacit.models.input_transform import Transform, Transformed, transformed
 from tacit.models.linear import MLP, SoftmaxRegression
+from tacit.models.pretrained import pretrained
 
 __all__ = [
     "FITTED",
@@ -34,6 +35,8 @@ __all__ = [
     "has_batch_statistics",
     "initialise",
     "params",
+    "pretrained",
+    "seeded",
     "start",
     "transformed",
 ]

@@ -23,7 +23,7 @@ _STEPS: Final = 2  # of an adapter that starts at zero the other factor moves in
 def copy_around_frozen(module: Module) -> Module:
     """A copy of everything that may change; frozen parameters are the same objects, and must not be written to."""
     frozen = {id(leaf): leaf for leaf in module.parameters() if not leaf.requires_grad}
-    return copy.deepcopy(module, memo=frozen)  # pyright: ignore[reportArgumentType]
+    return copy.deepcopy(module, memo=frozen)
 
 
 def check_only_trainable_move(task: Task, module: nn.Module, start: Tree, x: Tensor, y: Tensor) -> None:
@@ -34,11 +34,12 @@ def check_only_trainable_move(task: Task, module: nn.Module, start: Tree, x: Ten
     """
     if all(leaf.requires_grad for leaf in module.parameters()):
         return
-    before, trained = tree.each(torch.clone, _fixed(module)), start
+    before, trained, reached = tree.each(torch.clone, _fixed(module)), start, set[str]()
     for _ in range(_STEPS):
         gradient = grad(lambda leaves: task.losses(leaves, x, y).sum())(trained)
-        trained = tree.axpy(-0.1, gradient, trained)
-    if still := [name for name, leaf in trained.items() if torch.equal(leaf, start[name])]:
+        reached |= {name for name, leaf in gradient.items() if bool(leaf.any())}
+        trained = tree.axpy(-1.0, gradient, trained)
+    if still := [name for name in start if name not in reached]:
         raise TacitError(
             f"parameter '{still[0]}' is trainable and nothing moves it in {_STEPS} steps, nor {len(still) - 1} others: "
             "use it in forward, or freeze it with requires_grad_(False)"
