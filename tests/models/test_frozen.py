@@ -153,6 +153,11 @@ def test_a_trainable_weight_that_nothing_moves_is_an_error_that_names_it() -> No
         check(Idle().double(), ragged())
 
 
+def test_rows_of_zeros_as_a_member_of_a_federation_has_them_for_a_trial_are_no_error() -> None:
+    data = ragged()
+    check(adapted(), replace(data, x=torch.zeros_like(data.x)))
+
+
 @pytest.mark.parametrize(("kind", "says"), [(Counting, "'calls' is frozen, and forward"), (Writing, "captured Tensor")])
 def test_something_frozen_that_forward_moves_is_an_error(kind: type[nn.Sequential], says: str) -> None:
     model = kind(nn.Linear(6, 8).requires_grad_(False), nn.Linear(8, 3)).double()

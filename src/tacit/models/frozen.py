@@ -26,14 +26,18 @@ def copy_around_frozen(module: Module) -> Module:
     return copy.deepcopy(module, memo=frozen)
 
 
-def check_only_trainable_move(task: Task, module: nn.Module, start: Tree, x: Tensor, y: Tensor) -> None:
-    """Trains a module that has frozen weights for two steps on these rows, and looks at what moved.
+def check_only_trainable_move(task: Task, module: nn.Module, start: Tree, x: Tensor, y: Tensor, tokens: int) -> None:
+    """Trains a module that has frozen weights for two steps on rows like these, and looks at what moved.
+
+    The rows are made up (indices below `tokens` where there are any): a member of a federation tries the terms on
+    zeros, which move nothing.
 
     Raises:
         TacitError: if a trainable parameter did not move, or anything else in the module did.
     """
     if all(leaf.requires_grad for leaf in module.parameters()):
         return
+    x = _made_up(x, tokens)
     before, trained, reached = tree.each(torch.clone, _fixed(module)), start, set[str]()
     for _ in range(_STEPS):
         gradient = grad(lambda leaves: task.losses(leaves, x, y).sum())(trained)
@@ -46,6 +50,13 @@ def check_only_trainable_move(task: Task, module: nn.Module, start: Tree, x: Ten
         )
     if moved := [name for name, leaf in _fixed(module).items() if not torch.equal(leaf, before[name])]:
         raise TacitError(f"'{moved[0]}' is frozen, and forward writes to it: keep it out of forward, or make a copy")
+
+
+def _made_up(x: Tensor, tokens: int) -> Tensor:
+    draw = torch.Generator().manual_seed(0)
+    if tokens:
+        return torch.randint(min(1, tokens - 1), tokens, x.shape, generator=draw).to(x.dtype)
+    return torch.randn(x.shape, generator=draw, dtype=x.dtype)
 
 
 def _fixed(module: nn.Module) -> Mapping[str, Tensor]:

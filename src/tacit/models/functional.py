@@ -193,7 +193,7 @@ def check(module: nn.Module, federation: FederatedDataset, loss: Loss = per_exam
     _pure(task, outputs, x)
     task = replace(task, drops=_drops(task, x))
     _vectorised(task, x, y)
-    check_only_trainable_move(task, task.module, params(module), x, y)
+    check_only_trainable_move(task, task.module, params(module), x, y, task.tokens)
     return task
 
 
