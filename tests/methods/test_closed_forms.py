@@ -260,7 +260,8 @@ def test_ifca_recovers_two_clusters() -> None:
     )
     it = run(IFCA(LocalSgd(0.3), optimizer=ServerSgd(2.0)), Privacy(), halves, rounds=20, rate=1.0)
     it.go()
-    chosen = torch.stack([_adapted(it, k)[0]["cluster"] for k in range(10)]).argmax(1)
+    view = it.progress.server.view
+    chosen = torch.stack([_adapted(it.engine, view, 20, {}, k)[0]["cluster"] for k in range(10)]).argmax(1)
     assert torch.equal(chosen[::2], chosen[:1].expand(5))
     assert torch.equal(chosen[1::2], 1 - chosen[::2])
     assert it.evaluate().personal.mean() > 0.95

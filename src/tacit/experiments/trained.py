@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from tacit.core.checked import checked
 from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
-from tacit.rounds.loop import Run
 from tacit.rounds.predict import MethodModule, personal_module, rows_like, shared_module
+from tacit.simulation.client_program import ClientProgram
 
 FORMAT: Final = 1
 _LONGEST: Final = 160  # letters of a file's name that every file system takes
@@ -51,13 +51,13 @@ class ModelConfig:
     program: bool = True  # whether the network could be exported
 
     @classmethod
-    def of(cls, run: Run, model: nn.Module, clients: Sequence[str] | None = None) -> "ModelConfig":
-        data = run.engine.federation
+    def of(cls, engine: ClientProgram, model: nn.Module, clients: Sequence[str] | None = None) -> "ModelConfig":
+        data = engine.federation
         return cls(
             format=FORMAT,
             version=version("tacit-fl"),
             network=type(model).__name__,
-            method=type(run.engine.method).__name__,
+            method=type(engine.method).__name__,
             input_shape=data.input_shape,
             input_dtype=str(data.x.dtype).removeprefix("torch."),
             classes=data.classes,
@@ -86,6 +86,19 @@ def save_models(
     content = asdict(config) | {"program": exported}
     write_atomically(folder / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
     return folder
+
+
+def model_card(config: ModelConfig, title: str, promises: Iterable[str]) -> str:
+    """What was promised to whom, with a header that model hubs read."""
+    listed = "\n".join(f"- {sentence}" for sentence in promises)
+    return (
+        f"---\nlibrary_name: tacit\ntags: [federated-learning, differential-privacy]\n---\n\n"
+        f"# {title}\n\n"
+        f"{config.network}, trained with {config.method} on {config.classes} classes.\n\n"
+        f"## Privacy\n\n{listed}\n\nThe guarantees are those of the shared model. A personal model belongs to "
+        "its client: it has seen the client's rows, and no guarantee covers handing it to others.\n\n"
+        f'## Use\n\n```python\nimport tacit\n\nmodel = tacit.load_model(".")\n```\n'
+    )
 
 
 @checked
@@ -165,7 +178,7 @@ def open_models(path: Path) -> Models:
     def module(client: str | None) -> nn.Module:
         return shared_module(run, model) if client is None else personal_module(run, model, client)
 
-    return Models(ModelConfig.of(run, model), module)
+    return Models(ModelConfig.of(run.engine, model), module)
 
 
 def read_rows(path: Path, config: ModelConfig) -> np.ndarray:

@@ -117,12 +117,17 @@ def _is_harmless(annotation: Any) -> bool:
 @cache
 def experiment_of(text: str, permitted: tuple[str, ...] | None = ()) -> Config:
     """The experiment in the terms; refuses what `check_keys` does."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TacitError(f"the experiment in the terms is not TOML: {error}") from error
+    content = content_of(text)
     check_keys(content, permitted)
     return parse(content)
+
+
+def content_of(text: str) -> dict[str, Any]:
+    """The keys of an experiment's text; nothing that it names is imported."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TacitError(f"the experiment in the terms is not TOML: {error}") from error
 
 
 def text_of(config: Config) -> str:

@@ -7,9 +7,17 @@ from typing import Any
 
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy
-from tacit.experiments.config import Config
+from tacit.experiments.config import Config, full
 from tacit.federation.protocol.terms import MOST_ROWS, Participant, Terms
-from tacit.federation.service.experiment import evaluates, experiment_of, plan_name, public_side, rows_are_public
+from tacit.federation.service.experiment import (
+    evaluates,
+    experiment_of,
+    foreign_names,
+    plan_name,
+    public_side,
+    rows_are_public,
+)
+from tacit.federation.service.permitted_code import Code, identify
 from tacit.privacy.levels import Level
 from tacit.privacy.plan import Plan
 
@@ -24,6 +32,7 @@ class Offer:
     nodes: int
     label: str = "label"
     permitted: tuple[str, ...] | None = ()  # code beside Tacit's own that its reader runs; None: it is one's own offer
+    code: tuple[Code, ...] = ()  # what of it the server says that it has
 
     @cached_property
     def config(self) -> Config:
@@ -62,7 +71,14 @@ class Offer:
         """For the server's file. What a member does not read there (levels, whether rows are told) is for the door."""
         levels = {name: asdict(level) for name, level in self.levels.items()}
         said = {key: value for key, value in asdict(self).items() if key != "permitted"}
-        return {**said, "levels": levels, "rows": self.rows}
+        code = [list(identify(name)) for name in foreign_names(full(self.config))]
+        return {**said, "levels": levels, "rows": self.rows, "code": code}
+
+    def compare_code(self) -> None:
+        """Raises a `TacitError` where the server says that it has other code than what is permitted here."""
+        for theirs in self.code:
+            if theirs.name in (self.permitted or ()) and (own := identify(theirs.name)) != theirs:
+                raise TacitError(f"'{theirs.name}' is {own} here and {theirs} at the server: install the same")
 
 
 def read_offer(content: Mapping[str, Any], permitted: tuple[str, ...] = ()) -> Offer:
@@ -70,7 +86,8 @@ def read_offer(content: Mapping[str, Any], permitted: tuple[str, ...] = ()) -> O
     try:
         inputs = tuple(_count(n) for n in content["inputs"])
         classes, nodes = _count(content["classes"]), _count(content["nodes"])
-        offer = Offer(str(content["experiment"]), inputs, classes, nodes, str(content["label"]), permitted)
+        code = tuple(Code(*(str(part)[:200] for part in each)) for each in content["code"])
+        offer = Offer(str(content["experiment"]), inputs, classes, nodes, str(content["label"]), permitted, code)
     except (KeyError, TypeError) as error:
         raise TacitError(f"the server's offer cannot be read ({error}): both sides need the same Tacit") from None
     if not inputs:

@@ -18,6 +18,7 @@ from tacit.federation.flower.processes import LOOPBACK, Link
 from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
 from tacit.federation.service.client_dir import Agreement
+from tacit.federation.service.join import News
 from tacit.federation.service.local import Local
 from tacit.federation.service.offer import Offer
 from tacit.federation.service.roster import Enrolment, Member
@@ -68,7 +69,10 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
         terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
         run_folder = ServerFolder(folder / "server" / "run")
         run_folder.open(terms, fed.nodes, _settings(config.federation or FederationTable()))
-        return _watched(fed.site, run_folder, console, fed.revive)
+        outcome = _watched(fed.site, run_folder, console, fed.revive)
+        for name in data.ids:
+            News(fed.home(name)).hand_out(console)
+        return outcome
 
 
 def _watched(
