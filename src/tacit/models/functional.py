@@ -20,6 +20,7 @@ from tacit.errors import TacitError
 from tacit.models.batch_norm import Moments, has_batch_statistics, localised, moments, using
 from tacit.models.frozen import check_only_trainable_move, copy_around_frozen
 from tacit.models.layers import Layers
+from tacit.models.precision import LowPrecision
 
 __all__ = ["ModuleTask", "check", "has_batch_statistics", "params", "per_example_cross_entropy", "per_example_loss"]
 
@@ -59,12 +60,15 @@ class ModuleTask:
 
     `drops`: whether the module has dropout, as `check` finds out. It then drops within `drawing` (in gradients, that
     is) and nowhere else. What is dropped of a row depends on the row's key, never on the other rows of its batch.
+
+    `precision`: what products are computed in, where that is not the parameters' own type (`models/precision.py`).
     """
 
     module: nn.Module
     loss: Loss = per_example_loss
     kernels: Callable[[], AbstractContextManager[object]] = nullcontext
     drops: bool = False
+    precision: torch.dtype | None = None
     norms: tuple[str, ...] = field(init=False)  # names of the batch normalisation layers
 
     def __post_init__(self) -> None:
@@ -104,7 +108,8 @@ class ModuleTask:
         return vmap(one)(x, now.key.words)  # by itself, wherever a layer has the batch: as fast as all rows in one
 
     def _run(self, params: Params, x: Tensor, now: Draws | None) -> Tensor:
-        with drawing(now), Layers(), self.kernels():
+        rounded = nullcontext() if self.precision is None else LowPrecision(self.precision)
+        with rounded, drawing(now), Layers(), self.kernels():
             return functional_call(self.module, dict(params), (x,))
 
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
@@ -176,12 +181,17 @@ class _Measured:
         return self.task.loss(self.apply(params, x), y)
 
 
-def check(module: nn.Module, federation: FederatedDataset, loss: Loss = per_example_loss) -> ModuleTask:
+def check(
+    module: nn.Module,
+    federation: FederatedDataset,
+    loss: Loss = per_example_loss,
+    precision: torch.dtype | None = None,
+) -> ModuleTask:
     """The module as a task. Raises a `TacitError` where it cannot be trained; runs it on two rows, no more."""
     _layers(module)
     _parameters(module, federation)
     x, y = federation.take(torch.tensor([0, len(federation.x) - 1]))
-    task = ModuleTask(module, loss)
+    task = ModuleTask(module, loss, precision=precision)
     outputs = _run(lambda: task.apply({}, x), task.module, x)
     expected = (2, federation.classes)
     if tuple(outputs.shape) != expected:

@@ -78,7 +78,8 @@ class Performance:
 class Training:
     """How a run goes on: everything that decides its result and is neither data, model, method nor privacy.
 
-    `rate=0.1` is short for `sampler=Poisson(0.1)`, `cohort=50` for `sampler=FixedSize(50)`.
+    `rate=0.1` is short for `sampler=Poisson(0.1)`, `cohort=50` for `sampler=FixedSize(50)`. `precision="bfloat16"`:
+    networks compute their products in bfloat16; parameters, gradients, clipping, noise and sums stay in float32.
     """
 
     rounds: int = 100
@@ -91,6 +92,7 @@ class Training:
     seed: int = 0
     dtype: torch.dtype = torch.float32
     devices: Availability = field(default_factory=Availability)
+    precision: Literal["full", "bfloat16"] = "full"
     chunk: InitVar[int | None] = None  # this and what follows is of `Performance` now
     engine: InitVar[str | None] = None
     device: InitVar[str | None] = None
@@ -100,6 +102,8 @@ class Training:
     def __post_init__(self, chunk: int | None, engine: str | None, device: str | None, compile: str | None) -> None:
         if not self.dtype.is_floating_point:
             raise TacitError(f"dtype is {self.dtype}: use torch.float32 or torch.float64")
+        if self.precision == "bfloat16" and self.dtype != torch.float32:
+            raise TacitError(f"precision is bfloat16 and dtype {self.dtype}: masters are float32 then, leave out dtype")
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0), ("seed", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -203,7 +207,8 @@ def assemble(
     if not (federation.x.dtype == torch.uint8 and training.dtype == torch.float32):  # bytes are scaled by the batch
         federation = federation.astype(training.dtype)
     model = copy.deepcopy(model).to(training.dtype)
-    task, start = check(model, federation), params(model)
+    low = torch.bfloat16 if training.precision == "bfloat16" else None
+    task, start = check(model, federation, precision=low), params(model)
     training.sampler.most(federation.clients, training.rounds)  # refuses more rounds than it can keep its word for
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start, len(privacy.levels) - 1)
@@ -218,6 +223,8 @@ def assemble(
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     performance = performance or training.performance
+    if low is not None and performance.compile == "require":
+        raise TacitError("programs in bfloat16 are not recorded: leave out compile='require'")
     engine = _kind(performance)(
         method,
         task,
@@ -226,7 +233,7 @@ def assemble(
         start,
         training.seed,
         chunk=performance.chunk,
-        compile=performance.compile,
+        compile=performance.compile if low is None else "off",
         devices=training.devices,
         device=device_of(performance.device),
     )

@@ -43,6 +43,7 @@ def identity(engine: ClientProgram, changes: Sequence[Change] = ()) -> str:
         engine.devices,
         tuple(changes),
         engine.seed,
+        *([] if engine.task.precision is None else [str(engine.task.precision)]),
     )
     frozen = {name: leaf for name, leaf in engine.task.module.state_dict().items() if isinstance(leaf, Tensor)}
     start = (part for name, leaf in {**frozen, **engine.start}.items() for part in (name, str(leaf.dtype), leaf))

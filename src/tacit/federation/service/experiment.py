@@ -35,7 +35,7 @@ from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.sampling.cohorts import LimitedParticipation
 
 PERMITTED: Final = (
-    "name", "rounds", "seed", "rate", "cohort", "times", "batch", "epochs", "steps",
+    "name", "rounds", "seed", "rate", "cohort", "times", "batch", "epochs", "steps", "precision",
     "model", "method", "privacy", "levels", "evaluate", "run",
 )  # fmt: skip
 """Outside of tables. Of tables, every key whose values are numbers or words that the key itself lists."""
