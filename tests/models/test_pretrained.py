@@ -1,5 +1,6 @@
 """Foundation models: tiny networks of transformers that were drawn at random, with adapters of peft; offline."""
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -156,3 +157,13 @@ def test_without_the_extra_an_error_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(TacitError, match=r"pip install 'tacit-fl\[pretrained\]'"):
         pretrained("anywhere")
+
+
+@needs_transformers
+def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "foundation-models.md").read_text()
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {"__name__": "page"})
+    sent = (
+        2 * 2 * (4 * 32 + 32 * 4) + 2 * 32 + 2
+    )  # layers, projections, factors of rank 4; weights and biases of the head
+    assert f"{sent} numbers are sent" in capsys.readouterr().out
