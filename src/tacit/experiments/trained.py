@@ -12,6 +12,7 @@ A personal model is the client's own. No guarantee covers handing it to others: 
 
 import copy
 import hashlib
+import importlib
 import json
 import math
 import warnings
@@ -221,8 +222,8 @@ def export_file(module: nn.Module, config: ModelConfig, path: Path, kind: str) -
 def _write_onnx(module: nn.Module, template: Tensor, path: Path) -> None:
     """By `torch.onnx` from an exported program: the number of rows is free, and nothing is downloaded."""
     try:
-        import onnx  # noqa: F401  # pyright: ignore[reportMissingImports]
-        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
+        for name in ("onnx", "onnxscript"):
+            importlib.import_module(name)
     except ImportError as error:
         raise TacitError(f"ONNX needs two packages more ({error}): pip install 'tacit-fl[onnx]'") from None
     try:
