@@ -21,6 +21,7 @@ from .experiments.sweep import sweep as sweep
 from .experiments.train import train as train
 from .experiments.trained import load_model as load_model
 from .methods import APFL as APFL
+from .methods import IFCA as IFCA
 from .methods import KL as KL
 from .methods import L1 as L1
 from .methods import L2 as L2
@@ -28,7 +29,9 @@ from .methods import AdaPeD as AdaPeD
 from .methods import AdaPeDAlone as AdaPeDAlone
 from .methods import Ditto as Ditto
 from .methods import FedAvg as FedAvg
+from .methods import FedDyn as FedDyn
 from .methods import FedEM as FedEM
+from .methods import FedProx as FedProx
 from .methods import FineTuned as FineTuned
 from .methods import KeepLocal as KeepLocal
 from .methods import LocalOnly as LocalOnly

@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from tacit.core import tree
-from tacit.core.contract import Losses, Method, Reply, Shared, Site, Tree
+from tacit.core.contract import Gradient, Losses, Method, Reply, Shared, Site, Tree
 from tacit.errors import TacitError
-from tacit.methods import FedAvg, LocalSgd
+from tacit.methods import IFCA, FedAvg, LocalSgd
 from tacit.privacy.accounting.sampling import Each
 from tacit.rounds.preflight import interferes
 from tests.worlds import CENTRAL, RECORD, assembled, ragged, run
@@ -142,3 +143,17 @@ def test_a_trial_that_diverges_is_not_mistaken_for_a_leak() -> None:
     assert not interferes(FedAvg(LocalSgd(1e9)), engine.task, engine.federation, engine.start)
     with pytest.raises(TacitError, match="diverged in a trial on random rows"):
         interferes(Lost(), engine.task, engine.federation, engine.start)
+
+
+@dataclass(frozen=True)
+class Choosing(IFCA):
+    """Chooses its cluster by exact losses: which place of the upload is not zero tells of the rows."""
+
+    def _choose(self, view: Shared, site: Site, gradient: Gradient, steps: int) -> Tensor:
+        return super()._choose(view, site, site.grad, steps)
+
+
+def test_a_cluster_chosen_by_exact_losses_is_refused_under_record_and_one_by_private_losses_is_not() -> None:
+    with pytest.raises(TacitError, match="exact gradients"):
+        assembled(Choosing(), RECORD)
+    assembled(IFCA(), RECORD)

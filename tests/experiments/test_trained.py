@@ -144,7 +144,28 @@ def test_a_finished_run_predicts_and_exports_from_its_folder(tmp_path: Path) -> 
     assert shared.output.startswith("prediction,p(0)")
     assert len(pd.read_csv(tmp_path / "p.csv")) == 7
     for kind, name in (("state-dict", "m.pt"), ("torch-export", "m.pt2")):
-        assert runner.invoke(app, ["export", run, str(tmp_path / name), "--kind", kind]).exit_code == 0
+        assert runner.invoke(app, ["export", run, str(tmp_path / name), "--format", kind]).exit_code == 0
     assert torch.load(tmp_path / "m.pt", weights_only=True)["linear.weight"].shape == (10, 64)
     wrong = runner.invoke(app, ["predict", run, str(file)])
     assert wrong.exit_code != 0
+
+
+def test_an_onnx_file_gives_the_same_outputs_for_any_number_of_rows(folder: Path, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="the extra 'onnx' and onnxruntime are not installed")
+    pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
+    done = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "m.onnx"), "--format", "onnx"])
+    assert done.exit_code == 0, done.output
+    network = runtime.InferenceSession(tmp_path / "m.onnx")
+    for several in (1, 5):
+        x = np.random.default_rng(0).normal(size=(several, 8, 8)).astype(np.float32)
+        (found,) = network.run(None, {network.get_inputs()[0].name: x})
+        assert np.allclose(found, tacit.load_model(folder)(torch.from_numpy(x)).detach(), atol=1e-5)
+
+
+def test_without_its_packages_onnx_says_what_to_install(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    done = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "m.onnx"), "--format", "onnx"])
+    assert "pip install 'tacit-fl[onnx]'" in str(done.exception) + done.output
+    assert not (tmp_path / "m.onnx").exists()

@@ -7,11 +7,26 @@ from torch import nn
 
 from tacit.core import tree
 from tacit.core.contract import Batch, Method, Reply, Server, Shared, Site, Tree
+from tacit.data.dataset import from_clients
 from tacit.errors import TacitError
-from tacit.methods import Ditto, FedAvg, FineTuned, KeepLocal, LocalOnly, LocalSgd, Scaffold, ServerAdam, ServerSgd
+from tacit.methods import (
+    IFCA,
+    Ditto,
+    FedAvg,
+    FedDyn,
+    FedProx,
+    FineTuned,
+    KeepLocal,
+    LocalOnly,
+    LocalSgd,
+    Scaffold,
+    ServerAdam,
+    ServerSgd,
+)
 from tacit.models import ModuleTask, params
 from tacit.privacy.mechanisms.gradient import Exact
 from tacit.rounds.assemble import Privacy
+from tacit.rounds.predict import _adapted
 from tests.worlds import largest_difference, net, run, states
 
 STEPS = 6
@@ -146,28 +161,110 @@ def test_scaffolds_control_is_the_mean_gradient_of_the_round() -> None:
     assert largest_difference(control, mean) < 1e-12
 
 
+CURVATURE, OPTIMUM = (1.0, 9.0), (1.0, 0.0)
+"""Of two quadratic clients: the sum's optimum is 0.1."""
+
+
+def quadratic(k: int) -> Site:
+    def gradient(p: Tree, step: int, losses: object = None) -> Tree:
+        return {"w": CURVATURE[k] * (p["w"] - OPTIMUM[k])}
+
+    return site()._replace(grad=gradient, private_grad=gradient)
+
+
+def fixed_point(method: Method, rounds: int = 400) -> float:
+    """Of the two, at full participation."""
+    server = method.init({"w": torch.tensor(0.5, dtype=torch.float64)})
+    kept = [method.join(server.view, server.view.model)] * 2
+    for _ in range(rounds):
+        answers = [method.client(server.view, kept[k], quadratic(k)) for k in range(2)]
+        kept = [answer.state for answer in answers]
+        mean = tree.each(lambda a, b: (a + b) / 2, *(tree.join(answer.upload) for answer in answers))
+        server = method.server(server, tree.split(mean), rate=1.0)
+    return float(server.view.model["w"])
+
+
+def drifted(strength: float, lr: float) -> float:
+    """Where the clients' moves of a round cancel out: a step with a pull of `strength` contracts to the minimum of
+    f_k(v) + strength / 2 |v - w|^2, which for a quadratic is (c o + strength w) / (c + strength)."""
+    rates = [c + strength for c in CURVATURE]
+    shares = [(1 - (1 - lr * rate) ** STEPS) * c / rate for rate, c in zip(rates, CURVATURE, strict=True)]
+    return sum(share * o for share, o in zip(shares, OPTIMUM, strict=True)) / sum(shares)
+
+
 def test_scaffold_at_full_participation_removes_client_drift() -> None:
-    """Two quadratic clients with optima 0 and 1 and different curvature: the sum's optimum is reached."""
-    curvature, optimum = np.array([1.0, 9.0]), np.array([1.0, 0.0])
-
-    def client_site(k: int) -> Site:
-        def gradient(p: Tree, step: int, losses: object = None) -> Tree:
-            return {"w": curvature[k] * (p["w"] - optimum[k])}
-
-        return site()._replace(grad=gradient, private_grad=gradient)
-
-    def fixed_point(method: FedAvg | Scaffold) -> float:
-        server = method.init({"w": torch.tensor(0.5, dtype=torch.float64)})
-        kept = [method.join(server.view, server.view.model)] * 2
-        for _ in range(400):
-            answers = [method.client(server.view, kept[k], client_site(k)) for k in range(2)]
-            kept = [answer.state for answer in answers]
-            mean = tree.each(lambda a, b: (a + b) / 2, *(tree.join(answer.upload) for answer in answers))
-            server = method.server(server, tree.split(mean), rate=1.0)
-        return float(server.view.model["w"])
-
     assert fixed_point(Scaffold(lr=0.05)) == pytest.approx(0.1, abs=1e-6)
     assert abs(fixed_point(FedAvg(LocalSgd(0.05))) - 0.1) > 0.02
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 20.0])
+def test_fedprox_settles_where_the_moves_of_its_proximal_steps_cancel_out(strength: float) -> None:
+    """With a strength of 0 that is where FedAvg settles; the stronger the pull, the nearer it is to the optimum."""
+    settled = fixed_point(FedProx(LocalSgd(0.02), strength=strength))
+    assert settled == pytest.approx(drifted(strength, 0.02), abs=1e-9)
+    assert abs(settled - 0.1) <= abs(fixed_point(FedAvg(LocalSgd(0.02))) - 0.1)
+
+
+def test_fedprox_with_strength_zero_is_fedavg() -> None:
+    ours, fedavg = reply(FedProx(strength=0.0), site()), reply(FedAvg(), site())
+    assert largest_difference(ours.upload.model, fedavg.upload.model) == 0
+
+
+def test_feddyn_settles_at_the_global_optimum_where_fedavg_does_not() -> None:
+    local = LocalSgd(0.05)
+    assert fixed_point(FedDyn(local, strength=1.0)) == pytest.approx(0.1, abs=1e-6)
+    assert abs(fixed_point(FedAvg(local)) - 0.1) > 0.02
+
+
+def test_feddyns_state_is_the_gradient_at_the_clients_own_model_where_it_reached_its_minimum() -> None:
+    """And the server's h is their mean."""
+    method, local = FedDyn(LocalSgd(0.1), strength=2.0), {"w": torch.tensor(0.5, dtype=torch.float64)}
+    server = method.init(local)
+    here = quadratic(0)._replace(steps=200, live=torch.ones(200, dtype=torch.bool))
+    upload, state = method.client(server.view, method.join(server.view, local), here)
+    own = tree.add(server.view.model, upload.model)
+    assert largest_difference(state, here.grad(own, 0)) < 1e-12
+    assert largest_difference(method.server(server, upload, rate=0.5).memory, tree.scale(state, 0.5)) < 1e-12
+
+
+def test_ifca_with_one_cluster_is_fedavg() -> None:
+    one, fedavg = reply(IFCA(clusters=1), site()), reply(FedAvg(), site())
+    assert largest_difference(one.upload.model, fedavg.upload.model) == 0
+
+
+def test_ifca_trains_the_cluster_of_the_smallest_loss_and_no_other() -> None:
+    method = IFCA(clusters=3)
+    for seed in range(4):
+        here = site(seed)
+        view = method.init(START).view
+        models = [view.model, *(tree.strip(str(j), view.extra) for j in (1, 2))]
+        x, y, _ = here.batch(0)
+        best = int(torch.stack([TASK.losses(model, x, y).mean() for model in models]).argmin())
+        upload = method.client(view, {}, here).upload
+        moves = [upload.model, *(tree.strip(str(j), upload.extra) for j in (1, 2))]
+        trained = LocalSgd().run(models[best], here, here.grad)
+        assert [float(tree.norm(move)) > 0 for move in moves] == [j == best for j in range(3)]
+        assert largest_difference(moves[best], tree.sub(trained, models[best])) < 1e-15
+
+
+def test_ifca_recovers_two_clusters() -> None:
+    """Half of the clients call the classes by other names: no one model fits both halves."""
+    draw = np.random.default_rng(0)
+
+    def rows(turned: bool, n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = draw.integers(3, size=n)
+        return draw.normal(size=(n, 6)) * 0.3 + 2 * np.eye(6)[y], (y + turned) % 3
+
+    halves = from_clients(
+        {f"c{k}": (*rows(k % 2 == 1, 20), *rows(k % 2 == 1, 20)) for k in range(10)}, classes=3, dtype=torch.float64
+    )
+    it = run(IFCA(LocalSgd(0.3), optimizer=ServerSgd(2.0)), Privacy(), halves, rounds=20, rate=1.0)
+    it.go()
+    view = it.progress.server.view
+    chosen = torch.stack([_adapted(it.engine, view, 20, {}, k)[0]["cluster"] for k in range(10)]).argmax(1)
+    assert torch.equal(chosen[::2], chosen[:1].expand(5))
+    assert torch.equal(chosen[1::2], 1 - chosen[::2])
+    assert it.evaluate().personal.mean() > 0.95
 
 
 def test_what_keep_local_keeps_moves_as_in_a_federation_of_one() -> None:

@@ -1,5 +1,11 @@
 """Dropout: masks belong to an example of a client in a step of a round, whoever computes it and with whom."""
 
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,19 +13,23 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from tacit.core.contract import Tree
+from tacit.core.contract import Shared, Tree
 from tacit.core.dropout import Draws, Key, drawing
+from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
-from tacit.methods import FedAvg
+from tacit.experiments.train import train
+from tacit.federation.protocol.client_store import ClientStore
+from tacit.methods import Ditto, FedAvg
 from tacit.models import MLP, check, params
 from tacit.models.functional import ModuleTask
 from tacit.models.layers import Layers
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms.gradient import ghost, plain
-from tacit.rounds.assemble import Performance, Training, assemble
+from tacit.rounds.assemble import Performance, Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.cohorts import Poisson
-from tests.worlds import PLANS, largest_difference, ragged
+from tests.federation.in_process import World
+from tests.worlds import PLANS, largest_difference, ragged, states
 
 
 def words(rows: int, first: int = 0) -> Tensor:
@@ -146,8 +156,89 @@ def test_private_gradients_are_those_of_each_example_alone_with_its_own_mask(of:
     assert largest_difference(found, without) > 1e-3  # a mask makes a difference
 
 
+class Visible(nn.Module):
+    """Rows are one-hot, so that W has a row for each: what of it does not move was dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.zeros(12, 40, dtype=torch.float64))
+        draw = torch.Generator().manual_seed(0)
+        self.head = nn.Parameter(torch.randn(40, 3, generator=draw, dtype=torch.float64), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(x @ self.rows + 1, 0.5, self.training) @ self.head
+
+
+@cache
+def numbered() -> FederatedDataset:
+    """Three clients; of all rows everybody knows its number."""
+    labels = np.arange(12) % 3
+    return from_clients({name: (np.eye(12)[:n], labels[:n]) for name, n in (("a", 12), ("b", 7), ("c", 9))},
+                        test_fraction=0.0, classes=3, dtype=torch.float64)  # fmt: skip
+
+
+def watched(chunk: int | None = None, folder: Path | None = None, resume: bool = False) -> Run:
+    """Two rounds, at whose end each client's own model shows what was dropped of which row."""
+    training = Training(2, Poisson(1.0), batch=12, seed=3, dtype=torch.float64)
+    schedule = Schedule(evaluate_every=100, checkpoint_every=1)
+    performance = Performance(chunk=chunk, compile="off")
+    data, method = numbered(), Ditto(strength=0.0)
+    return train(
+        data, Visible(), method, Privacy(), training,
+        folder=folder, schedule=schedule, performance=performance, resume=resume, progress=False,
+    ).run  # fmt: skip
+
+
+def kept(state: Tree) -> Tensor:
+    """[clients, rows, numbers]: what moved in either of the rounds."""
+    return state["personal/rows"] != 0
+
+
+def test_masks_are_the_same_to_the_bit_for_any_chunk_size_and_number_of_threads() -> None:
+    first, threads = kept(states(watched(chunk=1))), torch.get_num_threads()
+    assert 0.6 < float(first[0].double().mean()) < 0.9  # of two masks of one half each
+    assert not torch.equal(first[0, :7], first[1, :7])
+    try:
+        for several in (1, 2):
+            torch.set_num_threads(several)
+            for chunk in (2, 7, 100):
+                assert torch.equal(first, kept(states(watched(chunk))))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_masks_are_the_same_to_the_bit_in_a_federation_of_three_nodes(tmp_path: Path) -> None:
+    world = World(Ditto(strength=0.0), Privacy(), numbered(), rounds=2, rate=1.0, model=Visible())
+    world.conductor(tmp_path).go()
+    first = Ditto().join(Shared({"rows": torch.zeros(12, 40, dtype=torch.float64)}), {})
+    found = [ClientStore(tmp_path / name).state("run-1", 2, first) for name in numbered().ids]
+    simulated = world.simulated()
+    simulated.go()
+    assert torch.equal(torch.stack([kept(state) for state in found]), kept(states(simulated)))
+
+
+def test_masks_are_the_same_to_the_bit_after_kill_9(tmp_path: Path) -> None:
+    """Of a process that is killed within its second round, and this one, which goes on."""
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from tacit.rounds.loop import Run\n"
+        "from tests.models.test_dropout import watched\n"
+        "step = Run.step\n"
+        "def dying(run):\n"
+        "    if run.progress.round == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return step(run)\n"
+        "Run.step = dying\n"
+        "watched(folder=Path(sys.argv[1]))\n"
+    )
+    folder = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert torch.equal(kept(states(watched(folder=folder, resume=True))), kept(states(watched())))
+
+
 @pytest.mark.parametrize("plan", ["central", "record"])
-def test_the_same_is_dropped_for_any_chunk_size_and_number_of_threads(plan: str) -> None:
+def test_models_are_the_same_up_to_the_order_of_sums_for_any_chunk_size_and_number_of_threads(plan: str) -> None:
     first = trained(plan, chunk=1)
     assert largest_difference(first, trained(plan, chunk=7)) < 1e-12
     threads = torch.get_num_threads()

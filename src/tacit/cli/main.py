@@ -296,14 +296,14 @@ def predict(
         typer.echo(f"{len(table):,} predictions: {out}")
 
 
-@app.command(epilog="Example: `tacit export runs/digits-0 model.pt2 --kind torch-export`")
+@app.command(epilog="Example: `tacit export runs/digits-0 model.pt2 --format torch-export`")
 def export(
     source: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or one that `Result.save` wrote.")],
     file: Annotated[Path, typer.Argument(help="The file to write; must not exist.")],
     client: Annotated[str | None, typer.Option(metavar="ID", help="This client's personal model.")] = None,
     kind: Annotated[
         Literal["state-dict", "torch-export", "onnx"],
-        typer.Option(help="Parameters alone, a program for PyTorch, or ONNX (needs onnx and onnxscript)."),
+        typer.Option("--format", "--kind", help="Parameters alone, a program for PyTorch, or ONNX (extra `onnx`)."),
     ] = "state-dict",
 ) -> None:
     """Write a trained model as one file for other programs: the shared one, or a client's own."""

@@ -1,7 +1,7 @@
 """What a name in a file stands for: a class of Tacit's, one that an installed package adds, or an import path.
 
-An installed package adds its classes by entry points: `[project.entry-points."tacit.methods"]`, `fedprox =
-"mymethods:FedProx"`. What is not installed is named by its import path, "mymethods:FedProx". Nothing of either is
+An installed package adds its classes by entry points: `[project.entry-points."tacit.methods"]`, `anchored =
+"mymethods:Anchored"`. What is not installed is named by its import path, "mymethods:Anchored". Nothing of either is
 imported before its name is asked for.
 """
 

@@ -57,7 +57,8 @@ def build_model(config: Config, inputs: tuple[int, ...], classes: int) -> nn.Mod
     name, transform = table.pop("name"), table.pop("transform", None)
     make = functools.partial(models.build, name, inputs, classes, transform=transform)
     try:
-        model = make(**table)
+        with models.seeded(config.seed):
+            model = make(**table)
     except TacitError as error:
         raise options.blame(error, lambda alone: make(**alone), table, "model") from None
     return models.initialise(model, config.seed).to(_dtype(config))

@@ -155,21 +155,10 @@ class Result:
             raise TacitError(f"clients is '{clients}': give a list, for example ['{clients}']")
         for client in clients or ():
             client_position(self.run, client)  # before a folder is made
-        config = trained.ModelConfig.of(self.run, self.parts.model, clients)
+        config = trained.ModelConfig.of(self.run.engine, self.parts.model, clients)
         personal = ((client, self.personal(client)) for client in config.clients)
-        return trained.save_models(Path(folder), config, self._card(config), self.model(), personal)
-
-    def _card(self, config: trained.ModelConfig) -> str:
-        """The model card, with a header that model hubs read."""
-        promises = "\n".join(f"- {sentence}" for sentence in self.findings.lines())
-        return (
-            f"---\nlibrary_name: tacit\ntags: [federated-learning, differential-privacy]\n---\n\n"
-            f"# {self.findings.title}\n\n"
-            f"{config.network}, trained with {config.method} on {config.classes} classes.\n\n"
-            f"## Privacy\n\n{promises}\n\nThe guarantees are those of the shared model. A personal model belongs to "
-            "its client: it has seen the client's rows, and no guarantee covers handing it to others.\n\n"
-            f'## Use\n\n```python\nimport tacit\n\nmodel = tacit.load_model(".")\n```\n'
-        )
+        card = trained.model_card(config, self.findings.title, self.findings.lines())
+        return trained.save_models(Path(folder), config, card, self.model(), personal)
 
     def save_html(self, path: Path | str) -> Path:
         """One page that works without a network; returns its path."""

@@ -3,7 +3,8 @@
     config.json          what is here, and how rows must look
     model.safetensors    the shared model's parameters and buffers
     model.pt2            the network itself, by `torch.export`: no class has to be imported
-    personal/ID.*        each client's own: parameters alone, or a program where a method predicts with several networks
+    personal/ID.*        each client's own: what differs from the shared model's parameters, or a program where a method
+                         predicts with several networks
     README.md            the model card: what was promised to whom, replayed from the ledger
 
 A personal model is the client's own. No guarantee covers handing it to others: it has seen the client's rows.
@@ -11,8 +12,10 @@ A personal model is the client's own. No guarantee covers handing it to others: 
 
 import copy
 import hashlib
+import importlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -30,8 +33,8 @@ from tacit.core.files import storage, write_atomically
 from tacit.data.tables import NO_NAMES, Encoding
 from tacit.errors import StorageError, TacitError
 from tacit.models.metrics import Kind, predicted
-from tacit.rounds.loop import Run
 from tacit.rounds.predict import MethodModule, personal_module, rows_like, shared_module
+from tacit.simulation.client_program import ClientProgram
 
 FORMAT: Final = 1
 _LONGEST: Final = 160  # letters of a file's name that every file system takes
@@ -57,21 +60,21 @@ class ModelConfig:
     encoding: Encoding = NO_NAMES  # public: what columns and classes are called
 
     @classmethod
-    def of(cls, run: Run, model: nn.Module, clients: Sequence[str] | None = None) -> "ModelConfig":
-        data = run.engine.federation
+    def of(cls, engine: ClientProgram, model: nn.Module, clients: Sequence[str] | None = None) -> "ModelConfig":
+        data = engine.federation
         several = data.x if isinstance(data.x, Columns) else None
         return cls(
             format=FORMAT,
             version=version("tacit-fl"),
             network=type(model).__name__,
-            method=type(run.engine.method).__name__,
+            method=type(engine.method).__name__,
             input_shape=data.input_shape if several is None else (),
             input_dtype="" if several is not None else str(data.x.dtype).removeprefix("torch."),
             classes=data.classes,
             clients=tuple(data.ids if clients is None else clients),
             inputs=() if several is None else tuple(several.described),
             named=several is not None and several.names is not None,
-            kind=run.engine.task.kind,
+            kind=engine.task.kind,
             encoding=data.encoding,
         )
 
@@ -90,13 +93,26 @@ def save_models(
     exported = _write_program(folder / PROGRAM, shared, template)
     for client, module in personal:
         if not isinstance(module, MethodModule):
-            _write_weights(_personal(folder, client), module)
+            _write_weights(_personal(folder, client), module, beside=shared)
         elif not _write_program(_personal(folder, client).with_suffix(".pt2"), module, template):
             raise TacitError(f"the personal model of '{client}' cannot be exported: save without clients")
     write_atomically(folder / CARD, card.encode())
     content = asdict(config) | {"program": exported}
     write_atomically(folder / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
     return folder
+
+
+def model_card(config: ModelConfig, title: str, promises: Iterable[str]) -> str:
+    """What was promised to whom, with a header that model hubs read."""
+    listed = "\n".join(f"- {sentence}" for sentence in promises)
+    return (
+        f"---\nlibrary_name: tacit\ntags: [federated-learning, differential-privacy]\n---\n\n"
+        f"# {title}\n\n"
+        f"{config.network}, trained with {config.method} on {config.classes} classes.\n\n"
+        f"## Privacy\n\n{listed}\n\nThe guarantees are those of the shared model. A personal model belongs to "
+        "its client: it has seen the client's rows, and no guarantee covers handing it to others.\n\n"
+        f'## Use\n\n```python\nimport tacit\n\nmodel = tacit.load_model(".")\n```\n'
+    )
 
 
 @checked
@@ -132,7 +148,7 @@ def load_model(folder: Path | str, client: str | None = None, model: nn.Module |
     if model is None and not config.program:
         raise TacitError(f"{config.network} could not be exported when it was saved: give model={config.network}(...)")
     module = _program(folder / PROGRAM) if model is None else copy.deepcopy(model).eval()
-    return _load_weights(module, weights)
+    return _load_weights(module, *dict.fromkeys((folder / WEIGHTS, weights)))
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -178,7 +194,7 @@ def open_models(path: Path) -> Models:
     def module(client: str | None) -> nn.Module:
         return shared_module(run, model) if client is None else personal_module(run, model, client)
 
-    return Models(ModelConfig.of(run, model), module)
+    return Models(ModelConfig.of(run.engine, model), module)
 
 
 def read_rows(path: Path, config: ModelConfig) -> np.ndarray:
@@ -220,12 +236,21 @@ def export_file(module: nn.Module, config: ModelConfig, path: Path, kind: str) -
 
 
 def _write_onnx(module: nn.Module, template: Rows, path: Path) -> None:
+    """By `torch.onnx` from an exported program: the number of rows is free, and nothing is downloaded."""
     try:
-        program = torch.onnx.export(_exported(module, template), dynamo=True)
+        for name in ("onnx", "onnxscript"):
+            importlib.import_module(name)
     except ImportError as error:
-        raise TacitError(f"ONNX needs two packages more ({error}): pip install onnx onnxscript") from None
+        raise TacitError(f"ONNX needs two packages more ({error}): pip install 'tacit-fl[onnx]'") from None
+    try:
+        with warnings.catch_warnings():  # torch's own, about itself
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(_exported(module, template), dynamo=True, verbose=False)
+    except Exception as error:  # of an operation that ONNX has not, in many kinds
+        reason = " ".join(str(error).split())[:200]
+        raise TacitError(f"this network has no ONNX form ({reason}): use the format torch-export") from error
     if program is None:
-        raise TacitError("this network has no ONNX form: use the kind torch-export")
+        raise TacitError("this network has no ONNX form: use the format torch-export")
     program.save(str(path))
 
 
@@ -243,22 +268,31 @@ def _personal(folder: Path, client: str) -> Path:
     return folder / PERSONAL / f"{short}.safetensors"
 
 
-def _write_weights(path: Path, module: nn.Module) -> None:
+def _write_weights(path: Path, module: nn.Module, beside: nn.Module | None = None) -> None:
+    """All of them; or those that differ from the ones of `beside`, for a large network is mostly frozen."""
     from safetensors.torch import save
 
-    leaves = {name: leaf.detach().contiguous().clone() for name, leaf in module.state_dict().items()}
+    same = {} if beside is None else beside.state_dict()
+    leaves = {
+        name: leaf.detach().contiguous().clone()
+        for name, leaf in module.state_dict().items()
+        if name not in same or not torch.equal(leaf, same[name])
+    }
     write_atomically(path, save(leaves))
 
 
-def _load_weights(module: nn.Module, path: Path) -> nn.Module:
+def _load_weights(module: nn.Module, *paths: Path) -> nn.Module:
+    """Of all these files; the last that has a leaf wins."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    try:
-        with storage(path):
-            leaves = load(path.read_bytes())
-    except SafetensorError as error:
-        raise StorageError(f"{path} is damaged ({error}): save the model again") from None
+    leaves, path = {}, paths[-1]
+    for path in paths:
+        try:
+            with storage(path):
+                leaves |= load(path.read_bytes())
+        except SafetensorError as error:
+            raise StorageError(f"{path} is damaged ({error}): save the model again") from None
     try:
         module.load_state_dict(leaves)
     except RuntimeError as error:

@@ -8,8 +8,11 @@ from tacit.methods.adaped import AdaPeD, AdaPeDAlone
 from tacit.methods.apfl import APFL
 from tacit.methods.ditto import Ditto
 from tacit.methods.fedavg import FedAvg
+from tacit.methods.feddyn import FedDyn
 from tacit.methods.fedem import FedEM
+from tacit.methods.fedprox import FedProx
 from tacit.methods.fine_tuned import FineTuned
+from tacit.methods.ifca import IFCA
 from tacit.methods.keep_local import KeepLocal
 from tacit.methods.local_only import LocalOnly
 from tacit.methods.multitask.method import Multitask
@@ -27,6 +30,8 @@ REGISTRY: Registry[Callable[..., Method]] = Registry(
     "tacit.methods",
     {
         "fedavg": FedAvg,
+        "fedprox": FedProx,
+        "feddyn": FedDyn,
         "local-only": LocalOnly,
         "fine-tuned": FineTuned,
         "ditto": Ditto,
@@ -40,6 +45,7 @@ REGISTRY: Registry[Callable[..., Method]] = Registry(
         "quped": QuPeD,
         "mutual-learning": MutualLearning,
         "fedem": FedEM,
+        "ifca": IFCA,
         "apfl": APFL,
         "personal": Personal,
         "pp-sgd": PPSgd,
@@ -48,6 +54,7 @@ REGISTRY: Registry[Callable[..., Method]] = Registry(
 
 __all__ = [
     "APFL",
+    "IFCA",
     "KL",
     "L1",
     "L2",
@@ -57,7 +64,9 @@ __all__ = [
     "AdaPeDAlone",
     "Ditto",
     "FedAvg",
+    "FedDyn",
     "FedEM",
+    "FedProx",
     "FineTuned",
     "KeepLocal",
     "LocalOnly",

@@ -32,12 +32,7 @@ class FedEM(Method):
         check("components", self.components, positive=True)
 
     def init(self, params: Tree) -> Server:
-        """The first component is the given model, each further one the same with the entries of every leaf shuffled."""
-        others = {}
-        for m in range(1, self.components):
-            draw = torch.Generator().manual_seed(m)
-            others |= tree.prefix(str(m), tree.each(lambda leaf, draw=draw: _shuffled(leaf, draw), params))
-        view = Shared(params, others)
+        view = start_apart(params, self.components)
         return Server(view, self.optimizer.start(tree.join(view)))
 
     def join(self, view: Shared, start: Tree) -> Tree:
@@ -61,7 +56,7 @@ class FedEM(Method):
 
     def _losses(self, task: Task) -> Losses:
         def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
-            each = [task.losses(model, x, y) for model in _components(tree.split(tree.drop(params, [PI])))]
+            each = [task.losses(model, x, y) for model in components(tree.split(tree.drop(params, [PI])))]
             return -(params[PI] - torch.stack(each, -1)).logsumexp(-1)
 
         return losses
@@ -72,11 +67,21 @@ class FedEM(Method):
 
     def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
         """log sum_m pi_m p_m(y | x)."""
-        log_p = torch.stack([task.apply(model, x).log_softmax(-1) for model in _components(view)])
+        log_p = torch.stack([task.apply(model, x).log_softmax(-1) for model in components(view)])
         return (state[PI].log().view(-1, *[1] * (log_p.dim() - 1)) + log_p).logsumexp(0)
 
 
-def _components(view: Shared) -> list[Tree]:
+def start_apart(params: Tree, several: int) -> Shared:
+    """The first component is the given model, each further one the same with the entries of every leaf shuffled."""
+    others = {}
+    for m in range(1, several):
+        draw = torch.Generator().manual_seed(m)
+        others |= tree.prefix(str(m), tree.each(lambda leaf, draw=draw: _shuffled(leaf, draw), params))
+    return Shared(params, others)
+
+
+def components(view: Shared) -> list[Tree]:
+    """The models that a broadcast of `start_apart`'s form holds."""
     names = sorted({name.partition("/")[0] for name in view.extra}, key=int)
     return [view.model, *(tree.strip(name, view.extra) for name in names)]
 

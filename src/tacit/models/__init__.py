@@ -17,6 +17,7 @@ from tacit.models.cnn import AlexNet, FiveLayerCNN, TwoConvCNN
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
 from tacit.models.input_transform import Transform, Transformed, transformed
 from tacit.models.linear import MLP, SoftmaxRegression
+from tacit.models.pretrained import pretrained
 
 __all__ = [
     "FITTED",
@@ -34,6 +35,8 @@ __all__ = [
     "has_batch_statistics",
     "initialise",
     "params",
+    "pretrained",
+    "seeded",
     "start",
     "transformed",
 ]
@@ -94,9 +97,12 @@ def build(
 def initialise(module: Module, seed: int) -> Module:
     """Re-draws the parameters in place from the seed alone and returns the module; no global generator changes.
 
-    Holds for layers with `reset_parameters`, as torch's have; parameters of other layers stay as they are.
+    Holds for layers with `reset_parameters`, as torch's have; parameters of other layers stay as they are. So does a
+    whole module that has frozen parameters: it was trained before.
     """
-    with _seeded(seed):
+    if not all(leaf.requires_grad for leaf in module.parameters()):
+        return module
+    with seeded(seed):
         for layer in module.modules():
             for name in ("_reset_parameters", "reset_parameters"):  # attention has the first only
                 getattr(layer, name, lambda: None)()
@@ -109,7 +115,7 @@ def start(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
         return model
     name = getattr(model, "__name__", type(model).__name__)
     try:
-        with _seeded(seed):
+        with seeded(seed):
             module = model()
     except (TypeError, TacitError) as error:
         raise TacitError(f"{name}() makes no model ({error}): give one, or lambda: Net(...)") from error
@@ -119,7 +125,8 @@ def start(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
+    """Within, what torch draws comes from the seed alone, and its generator is afterwards as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "initialise")[0])
         yield

@@ -20,6 +20,7 @@ from tacit.core.dropout import Draws, Key, drawing, draws
 from tacit.data.dataset import WHOLE, FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.batch_norm import Moments, has_batch_statistics, localised, moments, using
+from tacit.models.frozen import check_only_trainable_move, copy_around_frozen
 from tacit.models.layers import Layers
 from tacit.models.losses import (
     LOSSES,
@@ -32,6 +33,7 @@ from tacit.models.losses import (
     token_cross_entropy,
 )
 from tacit.models.metrics import ACCURACY, Kind, Metric, find_metrics, kind_of
+from tacit.models.precision import LowPrecision
 
 __all__ = ["ModuleTask", "Objective", "check", "has_batch_statistics", "params"]
 
@@ -57,13 +59,16 @@ class ModuleTask:
 
     By default it is cross-entropy, and for real targets half the squared error.
 
-    The module is copied: nothing done here changes the one given. Batch normalisation uses the statistics of the
-    batch in training. For prediction they are values: `statistics` measures them on a client's own rows, and with
-    them a prediction for one row does not depend on the other rows of its batch. `kernels` is entered around every
-    call of the module: a mode that does some of torch's functions faster, and the same numbers up to rounding.
+    The module is copied but for its frozen weights: nothing done here changes the one given. Batch normalisation uses
+    the statistics of the batch in training. For prediction they are values: `statistics` measures them on a client's
+    own rows, and with them a prediction for one row does not depend on the other rows of its batch. `kernels` is
+    entered around every call of the module: a mode that does some of torch's functions faster, and the same numbers up
+    to rounding.
 
     `drops`: whether the module has dropout, as `check` finds out. It then drops within `drawing` (in gradients, that
     is) and nowhere else. What is dropped of a row depends on the row's key, never on the other rows of its batch.
+
+    `precision`: what products are computed in, where that is not the parameters' own type (`models/precision.py`).
     """
 
     module: nn.Module
@@ -72,17 +77,19 @@ class ModuleTask:
     drops: bool = False
     kind: Kind = "classes"  # of targets
     metrics: tuple[Metric, ...] = (ACCURACY,)
+    precision: torch.dtype | None = None
     norms: tuple[str, ...] = field(init=False)  # names of the batch normalisation layers
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "module", localised(copy.deepcopy(self.module).train()))
+        object.__setattr__(self, "module", localised(copy_around_frozen(self.module).train()))
         object.__setattr__(self, "norms", tuple(has_batch_statistics(self.module)))
 
     def on(self, device: torch.device) -> "ModuleTask":
         """The same, with what is not among the parameters it is given (buffers, frozen ones) on a device."""
-        moved = replace(self)
-        moved.module.to(device)
-        return moved
+        return replace(self, module=copy.deepcopy(self.module).to(device))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "ModuleTask":
+        return replace(self)
 
     @property
     def tokens(self) -> int:
@@ -110,7 +117,8 @@ class ModuleTask:
         return vmap(one)(x, now.key.words)  # by itself, wherever a layer has the batch: as fast as all rows in one
 
     def _run(self, params: Params, x: Tensor, now: Draws | None) -> Tensor:
-        with drawing(now), Layers(), self.kernels():
+        rounded = nullcontext() if self.precision is None else LowPrecision(self.precision)
+        with rounded, drawing(now), Layers(), self.kernels():
             return functional_call(self.module, dict(params), *arguments(x))
 
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
@@ -182,12 +190,17 @@ class _Measured:
         return self.task.loss(self.apply(params, x), y)
 
 
-def check(module: nn.Module, federation: FederatedDataset, objective: Objective = Objective()) -> ModuleTask:
+def check(
+    module: nn.Module,
+    federation: FederatedDataset,
+    objective: Objective = Objective(),
+    precision: torch.dtype | None = None,
+) -> ModuleTask:
     """The module as a task. Raises a `TacitError` where it cannot be trained; runs it on two rows, no more."""
     _layers(module)
     _parameters(module, federation)
     x, y = federation.take(torch.tensor([0, len(federation.x) - 1]))
-    task = ModuleTask(module)
+    task = ModuleTask(module, precision=precision)
     outputs = _run(lambda: task.apply({}, x), task.module, x)
     loss = _loss(objective, outputs, y, federation.classes)
     kind = kind_of(y, loss)
@@ -196,6 +209,7 @@ def check(module: nn.Module, federation: FederatedDataset, objective: Objective 
     _pure(task, outputs, x)
     task = replace(task, drops=_drops(task, x))
     _vectorised(task, x, y)
+    check_only_trainable_move(task, task.module, params(module), x, y, task.tokens)
     return task
 
 

@@ -96,6 +96,8 @@ class Training:
         epochs: passes over a client's rows in a round.
         steps: instead of epochs, as many for every client, however many rows it has.
         seed: of the start, the draws and, in a simulation, the noise.
+        precision: "bfloat16": networks compute their products in it; parameters, gradients, clipping, noise and sums
+            stay in float32.
         dtype: of the model, torch.float32 or torch.float64.
         devices: which of them drop out or do less.
         chunk: this and what follows is of `Performance` now; taken with a warning.
@@ -121,6 +123,7 @@ class Training:
     seed: int = 0
     dtype: torch.dtype = torch.float32
     devices: Availability = field(default_factory=Availability)
+    precision: Literal["full", "bfloat16"] = "full"
     chunk: InitVar[int | None] = None  # this and what follows is of `Performance` now
     engine: InitVar[str | None] = None
     device: InitVar[str | None] = None
@@ -130,6 +133,8 @@ class Training:
     def __post_init__(self, chunk: int | None, engine: str | None, device: str | None, compile: str | None) -> None:
         if not self.dtype.is_floating_point:
             raise TacitError(f"dtype is {self.dtype}: use torch.float32 or torch.float64")
+        if self.precision == "bfloat16" and self.dtype != torch.float32:
+            raise TacitError(f"precision is bfloat16 and dtype {self.dtype}: masters are float32 then, leave out dtype")
         for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0), ("seed", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -247,7 +252,8 @@ def assemble(
         federation = federation.astype(training.dtype)
     model = copy.deepcopy(model).to(training.dtype)
     federation = fit_inputs(model, federation, training.dtype)
-    task, start = check(model, federation, objective), params(model)
+    low = torch.bfloat16 if training.precision == "bfloat16" else None
+    task, start = check(model, federation, objective, low), params(model)
     training.sampler.most(federation.clients, training.rounds)  # refuses more rounds than it can keep its word for
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start, len(privacy.levels) - 1)
@@ -263,7 +269,9 @@ def assemble(
     _rehearse(plan, privacy.changes)
     _refuse(plan, model, method, task, federation, start)
     performance = performance or training.performance
-    machine: dict[str, Any] = {"chunk": performance.chunk, "compile": performance.compile}
+    if low is not None and performance.compile == "require":
+        raise TacitError("programs in bfloat16 are not recorded: leave out compile='require'")
+    machine: dict[str, Any] = {"chunk": performance.chunk, "compile": performance.compile if low is None else "off"}
     machine |= {"devices": training.devices, "device": device_of(performance.device)}
     program = _kind(performance)(method, task, plan, federation, start, training.seed, **machine)
     return Assembled(program, shapes)

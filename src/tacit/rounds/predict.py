@@ -4,13 +4,14 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from tacit.core import tree
 from tacit.core.columns import Columns, Rows, leaves
 from tacit.core.contract import Method, Shared, Task, Tree
 from tacit.data.dataset import as_input, features
@@ -18,13 +19,14 @@ from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
 from tacit.rounds.loop import Run
 from tacit.simulation.chunks import Inputs
+from tacit.simulation.client_program import ClientProgram
 
 OWN_ROWS: Final = 256  # training rows that a client's batch statistics are taken from, as in the evaluation
 
 
 def shared_module(run: Run, model: nn.Module) -> nn.Module:
     """A copy of `model` with the shared parameters, ready to predict."""
-    return _with_leaves(model, run.progress.server.view.model)
+    return with_leaves(model, run.progress.server.view.model)
 
 
 def personal_module(run: Run, model: nn.Module, client: str) -> nn.Module:
@@ -33,8 +35,16 @@ def personal_module(run: Run, model: nn.Module, client: str) -> nn.Module:
     For nearly every method that is a copy of `model`. A method that predicts with several networks at once (FedEM) or
     with none of them (multitask learning) gives a `MethodModule`.
     """
-    state, rows = _adapted(run, client_position(run, client))
-    return predictor(run.engine.method, run.engine.task, run.progress.server.view, state, model, rows)
+    view, (state, position) = run.progress.server.view, _kept(run, client)
+    return module_of(run.engine, view, run.progress.round, state, position, model)
+
+
+def module_of(
+    engine: ClientProgram, view: Shared, round: int, state: Tree, position: int, model: nn.Module
+) -> nn.Module:
+    """The same for the client at a place, from the last broadcast and the client's own state."""
+    adapted, rows = _adapted(engine, view, round, state, position)
+    return predictor(engine.method, engine.task, view, adapted, model, rows)
 
 
 def predictor(method: Method, task: ModuleTask, view: Shared, state: Tree, model: nn.Module, rows: Tensor) -> nn.Module:
@@ -46,15 +56,16 @@ def predictor(method: Method, task: ModuleTask, view: Shared, state: Tree, model
         return MethodModule(method, task.with_rows(rows, _all(rows)), view, state).eval()
     leaves = calls.made[0][0]
     with torch.no_grad():
-        return _with_leaves(model, leaves | task.statistics(leaves, rows, _all(rows)))
+        return with_leaves(model, leaves | task.statistics(leaves, rows, _all(rows)))
 
 
 def outputs(run: Run, client: str, x: Any) -> Tensor:
     """Outputs of a client's personal model, [rows, classes]; adapted on its training data, never on `x`."""
-    engine, (state, rows) = run.engine, _adapted(run, client_position(run, client))
+    engine, view = run.engine, run.progress.server.view
+    state, rows = _adapted(engine, view, run.progress.round, *_kept(run, client))
     task = engine.task.with_rows(rows, _all(rows))
     with torch.no_grad():
-        return engine.method.predict(task, run.progress.server.view, state, rows_like(x, engine.federation.x))
+        return engine.method.predict(task, view, state, rows_like(x, engine.federation.x))
 
 
 class MethodModule(nn.Module):
@@ -90,17 +101,24 @@ class _Calls:
         return self.task.loss
 
 
-def _with_leaves(model: nn.Module, leaves: Mapping[str, Tensor]) -> nn.Module:
+def with_leaves(model: nn.Module, leaves: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of `model` with these parameters in place of its own, ready to predict."""
     module = copy.deepcopy(model)
     module.load_state_dict({name: leaf.detach().clone() for name, leaf in leaves.items()}, strict=False)
     return module.eval()
 
 
-def _adapted(run: Run, position: int) -> tuple[Tree, Tensor]:
+def _kept(run: Run, client: str) -> tuple[Tree, int]:
+    """A client's state, and its place."""
+    position = client_position(run, client)
+    first = run.engine.method.join(run.progress.server.view, run.engine.start)
+    return tree.each(lambda leaf: leaf[0], run.store.read(np.array([position]), first)), position
+
+
+def _adapted(engine: ClientProgram, view: Shared, round: int, state: Tree, position: int) -> tuple[Tree, Tensor]:
     """A client's state, adapted as its method says, and some of its training rows."""
-    engine, view, round = run.engine, run.progress.server.view, run.progress.round
-    who = np.array([position])
-    inputs = engine.inputs_for(run.store.read(who, engine.method.join(view, engine.start)), who, round, "adapt")
+    several = tree.each(lambda leaf: leaf.unsqueeze(0), state)
+    inputs = engine.inputs_for(several, np.array([position]), round, "adapt")
     full = inputs.full
 
     def one(client: Inputs) -> Tree:
@@ -138,8 +156,7 @@ def rows_like(x: Any, template: Rows, fitted: Rows | None = None) -> Rows:
     columns: Any = template if isinstance(template, Columns) else None
     like = leaves(template)
     if columns is not None and isinstance(x, Mapping) and columns.names:
-        by_name: Mapping[str, Any] = x
-        x = [by_name.get(name) for name in columns.names]
+        x = [cast("Mapping[str, Any]", x).get(name) for name in columns.names]
     given: list[Any] = [x] if columns is None else [*x.tensors] if isinstance(x, Columns) else [*x]
     if len(given) != len(like) or any(each is None for each in given):
         raise TacitError(f"rows to predict have other inputs than {template}: give these")

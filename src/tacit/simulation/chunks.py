@@ -234,6 +234,7 @@ def _fewer(menu: ProgramSizes, longest: Size, cohorts: Sequence[np.ndarray]) -> 
 Compile = Literal["auto", "off", "require"]
 """Whether chunks' programs are recorded: where it pays and can be done, never, or always (else it is an error)."""
 _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
+_STEP_NUMBERS = 2**28  # the same of what a step makes: a large frozen network makes many, whatever is trained of it
 _CACHE_NUMBERS = 2**21  # the same with what a step makes, for a recorded program: fastest in a core's cache
 _COMPILED_NUMBERS = 2**23  # the same where kernels are compiled: they take one client after another
 _MOST_RECORDED_STEPS = (
@@ -371,7 +372,8 @@ class Chunking:
 
     def _plain(self, cohort: int) -> int:
         """Clients of a chunk whose program is not recorded: as many as memory likes, two chunks a worker."""
-        return self.chunk or max(1, min(_CHUNK_NUMBERS // self.params, -(-cohort // (2 * self.workers))))
+        fitting = min(_CHUNK_NUMBERS // self.params, _STEP_NUMBERS // max(1, self.outputs))
+        return self.chunk or max(1, min(fitting, -(-cohort // (2 * self.workers))))
 
     @cached_property
     def _fitting(self) -> int:

@@ -45,6 +45,7 @@ def identity(engine: ClientProgram, changes: Sequence[Change] = ()) -> str:
         engine.devices,
         tuple(changes),
         engine.seed,
+        *([] if engine.task.precision is None else [str(engine.task.precision)]),
     )
     if engine.task.loss not in (per_example_loss, per_example_cross_entropy):  # the same number for the usual loss
         said = (*said, contents(engine.task.loss))

@@ -96,7 +96,7 @@ class Client:
         if ask.kind == "close":
             compare(self.store, ask)
             self._pay(ask, plan, place, now=False)
-            self.store.keep_view(ask.run, tree.join(view))
+            self.store.end(terms, tree.join(view))
             return {}
         sent = assembled.shapes.upload or ask.evaluation
         if plan.summed and sent and not self.sums_in_the_open:

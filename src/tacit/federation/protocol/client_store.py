@@ -6,6 +6,7 @@
                                head of the ledger
     runs/RUN/ROUNDS.safetensors   the personal state after so many rounds: the last one, and the one before it
     runs/RUN/view.safetensors     the last broadcast: with the state, the client's personal model
+    runs/RUN/terms.json           the terms, once the run has ended
 
 Every write is atomic: after a crash there is the old or the new, never half of either. Two states are kept because a
 server that died may ask for its last round again.
@@ -149,6 +150,21 @@ class ClientStore:
 
     def keep_view(self, run: str, view: Tree) -> None:
         write_atomically(self._place(run) / "view.safetensors", save(separate(view)))
+
+    def view(self, run: str) -> Tree:
+        """The last broadcast that was kept."""
+        path = self._place(run) / "view.safetensors"
+        with storage(path):
+            return load(path.read_bytes())
+
+    def end(self, terms: Terms, view: Tree) -> None:
+        """The last broadcast, and the terms, by which the client finds what it has trained."""
+        self.keep_view(terms.run, view)
+        write_atomically(self._place(terms.run) / "terms.json", terms.text().encode())
+
+    def ended(self) -> list[Path]:
+        """The terms of the runs that have ended, a file each."""
+        return sorted((self.folder / "runs").glob("*/terms.json"))
 
     def mask_state(self, run: str) -> bytes | None:
         path = self._place(run) / "mask"

@@ -38,6 +38,10 @@ def serve(
     else:
         outcome = serving.serve(config, place, host, port, link_port, console)
     console.print(f"Done: {outcome['round']} rounds" + (f"; {outcome['stopped']}" if outcome["stopped"] else "."))
+    if "model" in outcome:
+        console.print(f"The shared model: {outcome['model']} (tacit predict, tacit.load_model)", soft_wrap=True)
+    else:
+        console.print(f"No shared model was saved: {outcome['no_model']}")
 
 
 def join(

@@ -19,9 +19,10 @@ from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy
 from tacit.experiments.config import Config, full
+from tacit.experiments.trained import CONFIG
 from tacit.federation.protocol.client import Client, Refusal
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.protocol.terms import MOST_ROWS, Participant, Rows, Terms
+from tacit.federation.protocol.terms import MOST_ROWS, Participant, Rows, Terms, read_terms
 from tacit.federation.service.experiment import (
     client_side,
     evaluates,
@@ -31,6 +32,8 @@ from tacit.federation.service.experiment import (
     public_side,
     rows_are_public,
 )
+from tacit.federation.service.models import save_personal
+from tacit.federation.service.permitted_code import Code, check_code, identify
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import make_node_key
 from tacit.privacy.ledger.statement import shown
@@ -50,6 +53,7 @@ class Offer:
     nodes: int
     label: str = "label"
     permitted: tuple[str, ...] | None = ()  # code beside Tacit's own that its reader runs; None: it is one's own offer
+    code: tuple[Code, ...] = ()  # what of it the server says that it has
 
     @cached_property
     def config(self) -> Config:
@@ -88,7 +92,14 @@ class Offer:
         """For the server's file. What a member does not read there (levels, whether rows are told) is for the door."""
         levels = {name: asdict(level) for name, level in self.levels.items()}
         said = {key: value for key, value in asdict(self).items() if key != "permitted"}
-        return {**said, "levels": levels, "rows": self.rows}
+        code = [list(identify(name)) for name in foreign_names(full(self.config))]
+        return {**said, "levels": levels, "rows": self.rows, "code": code}
+
+    def compare_code(self) -> None:
+        """Raises a `TacitError` where the server says that it has other code than what is permitted here."""
+        for theirs in self.code:
+            if theirs.name in (self.permitted or ()) and (here := identify(theirs.name)) != theirs:
+                raise TacitError(f"'{theirs.name}' is {here} here and {theirs} at the server: install the same")
 
 
 def read_offer(content: Mapping[str, Any], permitted: tuple[str, ...] = ()) -> Offer:
@@ -96,7 +107,8 @@ def read_offer(content: Mapping[str, Any], permitted: tuple[str, ...] = ()) -> O
     try:
         inputs = tuple(_count(n) for n in content["inputs"])
         classes, nodes = _count(content["classes"]), _count(content["nodes"])
-        offer = Offer(str(content["experiment"]), inputs, classes, nodes, str(content["label"]), permitted)
+        code = tuple(Code(*(str(part)[:200] for part in each)) for each in content["code"])
+        offer = Offer(str(content["experiment"]), inputs, classes, nodes, str(content["label"]), permitted, code)
     except (KeyError, TypeError) as error:
         raise TacitError(f"the server's offer cannot be read ({error}): both sides need the same Tacit") from None
     if not inputs:
@@ -134,12 +146,14 @@ class Agreement:
     own_noise_evaluated: float = 0.0  # the same of an evaluation
     threshold: float = 0.5  # the least share of a cohort that may unmask a sum
     permitted: tuple[str, ...] = ()  # what is not Tacit's own and may be imported, as an experiment names it
+    code: tuple[Code, ...] = ()  # of the permitted, what the experiment names, as it was when this was agreed on
 
     @classmethod
     def to(cls, offer: Offer, name: str, level: str) -> "Agreement":
         """What somebody agrees to who chooses this level of an offer, and nothing more."""
         chosen = offer.levels[level]
         shares, threshold = _own_shares(offer.planned(level)) if offer.summed else _NOT_SUMMED
+        foreign = foreign_names(full(offer.config))
         return cls(
             name,
             level,
@@ -155,11 +169,13 @@ class Agreement:
             own_noise=shares[0],
             own_noise_evaluated=shares[1],
             threshold=threshold,
-            permitted=offer.permitted if offer.permitted is not None else foreign_names(full(offer.config)),
+            permitted=foreign if offer.permitted is None else offer.permitted,
+            code=tuple(map(identify, foreign)),
         )
 
     def check(self, terms: Terms) -> None:
         """Refuses terms that are not those of the agreement. No row is looked at."""
+        check_code(terms.experiment, self.code)
         config = experiment_of(terms.experiment, self.permitted)
         level = config.levels.get(self.level)
         terms_of = {
@@ -216,7 +232,8 @@ class ClientFolder:
             content = json.loads(path.read_text())
         try:
             tuples = {key: tuple(content.get(key, ())) for key in ("inputs", "permitted")}
-            return Agreement(**content | tuples)
+            code = tuple(Code(*each) for each in content.get("code", ()))
+            return Agreement(**content | tuples | {"code": code})
         except (TypeError, KeyError):
             raise TacitError(
                 f"{path} is an agreement of another version of Tacit, which left something open: leave, and join again"
@@ -260,6 +277,21 @@ class ClientFolder:
 
         return Client(agreement.name, ClientStore(self.folder), made, agreement.fresh, key, open_sums, self._note)
 
+    def unsaved(self) -> list[Path]:
+        """The terms of runs that have ended and whose models are not saved yet, a file each."""
+        return [file for file in ClientStore(self.folder).ended() if _older(self._model(file) / CONFIG, file)]
+
+    def save_model(self, file: Path) -> Path:
+        """The shared model and this member's own of a run that has ended: a new folder, for `tacit.load_model`."""
+        store, agreement = ClientStore(self.folder), self.agreement
+        with storage(file):
+            terms = read_terms(file.read_text())
+        made, config = self.client().assemble(terms), experiment_of(terms.experiment, agreement.permitted)
+        return save_personal(self._model(file), made, config, terms, agreement.name, store)
+
+    def _model(self, file: Path) -> Path:
+        return self.folder / "models" / file.parent.name
+
     def _meet(self, terms: Terms, agreement: Agreement) -> None:
         """The other members are those that are known here, and this client's own key is its own."""
         public_key = make_node_key(self.folder / "node.key").decode()
@@ -269,6 +301,10 @@ class ClientFolder:
 
     def _note(self, why: str) -> None:
         write_atomically(self.folder / "refusal.txt", " ".join(why.split())[:500].encode())
+
+
+def _older(file: Path, than: Path) -> bool:
+    return not file.exists() or file.stat().st_mtime < than.stat().st_mtime
 
 
 @dataclass(frozen=True)

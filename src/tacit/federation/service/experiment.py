@@ -37,7 +37,7 @@ from tacit.rounds.assemble import Assembled, Privacy, Training, assemble
 from tacit.sampling.cohorts import LimitedParticipation
 
 PERMITTED: Final = (
-    "name", "rounds", "seed", "rate", "cohort", "times", "batch", "epochs", "steps",
+    "name", "rounds", "seed", "rate", "cohort", "times", "batch", "epochs", "steps", "precision",
     "model", "method", "task", "privacy", "levels", "evaluate", "run",
 )  # fmt: skip
 """Outside of tables. Of tables, every key whose values are numbers or words that the key itself lists."""
@@ -130,12 +130,17 @@ def _is_harmless(annotation: Any) -> bool:
 @cache
 def experiment_of(text: str, permitted: tuple[str, ...] | None = ()) -> Config:
     """The experiment in the terms; refuses what `check_keys` does."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TacitError(f"the experiment in the terms is not TOML: {error}") from error
+    content = content_of(text)
     check_keys(content, permitted)
     return parse(content)
+
+
+def content_of(text: str) -> dict[str, Any]:
+    """The keys of an experiment's text; nothing that it names is imported."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TacitError(f"the experiment in the terms is not TOML: {error}") from error
 
 
 def text_of(config: Config) -> str:

@@ -91,6 +91,7 @@ def join(
     token, mark = read_invitation(invitation)
     ca = _authority(server, mark, folder)
     offer = read_offer(_post(server, ca, "offer", {"invitation": token}), permitted)
+    offer.compare_code()
     _menu(offer, folder, console)
     level = level or ask(list(offer.levels))
     if level not in offer.levels:
@@ -104,6 +105,8 @@ def join(
     write_atomically(folder / "server.json", json.dumps({"server": server}).encode())
     console.print(f"'{name}' has joined at level '{level}': {offer.levels[level].guarantee}")
     console.print(f"The fingerprint of your key, by which others know you: {key_fingerprint(key)}", soft_wrap=True)
+    for code in word.code:
+        console.print(f"You permit '{code.name}' as it is now: {code}. Whoever changes it asks you to join again.")
     for line in about_others(offer, word):
         console.print(line)
     return returning(folder)
@@ -147,6 +150,7 @@ class News:
     home: ClientFolder
     known: dict[str, str] = field(default_factory=dict)
     refusal: str | None = None
+    tried: dict[Path, float] = field(default_factory=dict)  # when runs ended whose models were to be saved
 
     def tell(self, console: Console) -> None:
         for name, key in self.home.roster.known().items():
@@ -156,6 +160,22 @@ class News:
         if (why := self.home.refusal) != self.refusal:
             self.refusal = why
             console.print(f"refused to take part: {why}")
+        self.hand_out(console)
+
+    def hand_out(self, console: Console) -> None:
+        """Saves the models of runs that have ended, and says where: in the owner's own process, so that the server does
+        not see how long it takes."""
+        for file in self.home.unsaved():
+            if self.tried.get(file) == (ended := file.stat().st_mtime):
+                continue
+            self.tried[file] = ended
+            try:
+                path = self.home.save_model(file)
+            except TacitError as error:
+                console.print(f"no model of {file.parent.name} was saved: {error}", soft_wrap=True)
+                continue
+            console.print(f"{file.parent.name} has ended. Your own model: {path}", soft_wrap=True)
+            console.print(f"  tacit predict {path} rows.csv --client {self.home.agreement.name}", soft_wrap=True)
 
 
 def leave(folder: Path) -> None:

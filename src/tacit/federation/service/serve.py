@@ -23,6 +23,7 @@ from tacit.federation.flower.processes import LOOPBACK, Link, Node, free_port
 from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
 from tacit.federation.service.client_dir import Agreement, ClientFolder, Offer
+from tacit.federation.service.join import News
 from tacit.federation.service.roster import Enrolment, Member
 from tacit.federation.service.server_dir import ServerFolder, Settings
 from tacit.federation.service.supervisor import Site, Station
@@ -128,7 +129,10 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
         terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
         run_folder = ServerFolder(folder / "server" / "run")
         run_folder.open(terms, fed.nodes, _settings(config, config.federation or FederationTable()))
-        return _watched(fed.site, run_folder, console, fed.revive)
+        outcome = _watched(fed.site, run_folder, console, fed.revive)
+        for name in data.ids:
+            News(fed.home(name)).hand_out(console)
+        return outcome
 
 
 def _watched(

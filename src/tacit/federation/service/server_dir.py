@@ -13,7 +13,8 @@ from tacit.experiments.callbacks import Released, Tracker, trackers
 from tacit.federation.protocol.collect import Transport
 from tacit.federation.protocol.server import FederationServer
 from tacit.federation.protocol.terms import Terms, read_terms
-from tacit.federation.service.experiment import server_side
+from tacit.federation.service.experiment import experiment_of, server_side
+from tacit.federation.service.models import save_shared
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.round import Report
 
@@ -93,7 +94,18 @@ class ServerFolder:
             server = self.server(transport, ledger)
             reason = server.go()
             ended = {"round": server.progress.round, "stopped": reason, "rejected": dict(server.rejections)}
-            self._write("outcome", ended | {"ledger": str(ledger.head())})
+            self._write("outcome", ended | {"ledger": str(ledger.head())} | self._hand_out(server, ledger))
+
+    def _hand_out(self, server: FederationServer, ledger: Ledger) -> dict[str, str]:
+        """Where the shared model is, for `tacit.load_model`; or why it is not."""
+        terms, view = server.terms, server.progress.server.view
+        config = experiment_of(terms.experiment, None)
+        try:
+            return {"model": str(save_shared(self.folder / "model", server.made, config, terms, view, ledger))}
+        except StorageError:
+            raise
+        except TacitError as error:
+            return {"no_model": str(error)}
 
     def after_round(self, report: Report) -> None:
         """A line of `progress.jsonl` for each round, for the server's people: sampling is credited against readers of
