@@ -243,19 +243,3 @@ def test_sizes_that_make_no_batch_are_refused() -> None:
             rule(0)
         with pytest.raises(TacitError, match="epochs is -1"):
             rule(3, -1)
-
-
-@pytest.mark.parametrize("rule", [Shuffled(4, 2), PoissonBatches(4, 2), FixedSteps(4, 3)])
-def test_steps_that_are_added_are_dead_and_change_no_other(rule: BatchRule) -> None:
-    data, clients = federation(5, 17), np.array([1, 0])
-    plain, longer = (draw_batches(rule, 3, 1, clients, data, "batches", steps) for steps in (0, 23))
-    steps = plain.live.shape[1]
-    assert longer.live.shape == (2, 23)
-    assert not longer.live[:, steps:].any()
-    assert not longer.mask[:, steps:].any()
-    assert all(torch.equal(a, b[:, :steps]) for a, b in zip(plain, longer, strict=True))
-    assert all(
-        data.rows(k).start <= row < data.rows(k).stop
-        for k, own in zip(clients, longer.rows, strict=True)
-        for row in own.flatten()
-    )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tacit.compile.kernels.rows import copy_rows
 from tacit.core.contract import Tree
 from tacit.errors import StorageError, TacitError
 from tacit.rounds import checkpoint
@@ -119,3 +120,21 @@ def test_leaves_of_another_precision_are_kept_in_the_stores_own(store: Store) ->
     got = store.read(np.array([1, 2, 5]), first)
     assert {leaf.dtype for leaf in got.values()} == {torch.float32}
     assert got["b"].tolist() == [7.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("numbers", [5, 4096, 5003])
+def test_rows_are_copied_whole_wherever_they_lie(numbers: int) -> None:
+    source, target = torch.randn(7, numbers + 3), torch.zeros(9, numbers + 5)
+    copy_rows([target[at, 2 : numbers + 2] for at in (8, 0, 3)], [source[at, 1 : numbers + 1] for at in (2, 6, 2)])
+    for to, of in ((8, 2), (0, 6), (3, 2)):
+        assert torch.equal(target[to, 2 : numbers + 2], source[of, 1 : numbers + 1])
+    assert not target[:, :2].any()
+    assert not target[:, numbers + 2 :].any()
+    assert not target[[1, 2, 4, 5, 6, 7]].any()
+
+
+def test_rows_of_another_type_are_converted() -> None:
+    source, target = torch.randn(2, 5000, dtype=torch.float64), torch.zeros(2, 5000)
+    copy_rows(target.unbind(), source.unbind())
+    assert torch.equal(target, source.float())
+    copy_rows([], [])

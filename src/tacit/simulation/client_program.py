@@ -25,8 +25,8 @@ from tacit.privacy.mechanisms.release import Message, encode_all
 from tacit.privacy.mechanisms.stepwise import StepGuard, StepNoise
 from tacit.privacy.plan import Plan
 from tacit.sampling.availability import Availability
-from tacit.sampling.cohorts import draw_batches
 from tacit.simulation.chunks import Inputs
+from tacit.simulation.draws import drawn
 from tacit.simulation.timing import LossRecorder, local_loss
 
 
@@ -60,7 +60,7 @@ class ClientProgram:
         self, state: Tree, clients: np.ndarray, round: int, purpose: str = "batches", steps: int = 0
     ) -> Inputs:
         """What these clients have and draw; steps that are not live are added up to `steps`."""
-        draw = draw_batches(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose, steps)
+        draw = drawn(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose, steps)
         if purpose == "batches" and not self.devices.alike:
             taken = torch.from_numpy(self.work(np.asarray(clients), round))
             draw = draw._replace(live=draw.live & (torch.arange(draw.live.shape[1]) < taken.unsqueeze(1)))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.compile.kernels.rows import LONG, copy_rows
 from tacit.core import tree
 from tacit.core.contract import Tree
 from tacit.core.files import storage
@@ -99,8 +100,7 @@ class MemoryStore(NoStates):
         rows, start = self._rows.new_empty(len(clients), self._rows.shape[1]), tree.flatten(first)
         start = start.to(rows.dtype)
         whose = np.asarray(clients).tolist()
-        for row, client in zip(rows, whose, strict=True):
-            row.copy_(self._rows[client] if self.touched[client] else start)
+        copy_rows(rows.unbind(), [self._rows[client] if self.touched[client] else start for client in whose])
         return tree.unflatten(rows, first)
 
     def write(self, clients: np.ndarray, states: Tree) -> None:
@@ -108,7 +108,10 @@ class MemoryStore(NoStates):
         for leaf in states.values():
             flat = leaf.reshape(len(clients), -1)
             into = self._rows[:, at : at + flat.shape[1]]
-            into.index_copy_(0, torch.from_numpy(places), flat.to(into.dtype))
+            if flat.shape[1] < LONG:
+                into.index_copy_(0, torch.from_numpy(places), flat.to(into.dtype))
+            else:
+                copy_rows([into[client] for client in places.tolist()], flat.unbind())
             at += flat.shape[1]
         super().write(clients, states)
 

@@ -16,10 +16,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 
-from tacit.compile.acceptance import Program
-from tacit.compile.replay import Recording
+from tacit.compile.handover import Handover
+from tacit.compile.passes.rematerialise_outer import operands
+from tacit.compile.replay import Program
 from tacit.core import tree
 from tacit.core.contract import Tree
+from tacit.privacy.mechanisms.clipped_upload_sum import stored
 from tacit.privacy.mechanisms.stepwise import GUARDED_STEPS
 from tacit.simulation.chunks import Inputs
 
@@ -27,15 +29,15 @@ from tacit.simulation.chunks import Inputs
 def keeps_clients_apart(program: Program, view: Any, public: Tree, round: Tensor, inputs: Inputs) -> bool:
     """Whether other data of the first client leave everybody else's upload and state as they are, bit by bit."""
     changed = _changed(inputs, torch.arange(len(inputs.real)) == 0)
-    before, after = (program(view, public, round, each)[:2] for each in (inputs, changed))
+    before, after = (pytree.tree_map(stored, program(view, public, round, each)[:2]) for each in (inputs, changed))
     leaves = zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=True)
     return all(_same(a[1:], b[1:]) for a, b in leaves)
 
 
 def moves_by_guarded_steps(
-    recording: Recording, plain: GraphModule, uploads: int, view: Any, public: Tree, round: Tensor, inputs: Inputs
+    graph: GraphModule, plain: GraphModule, uploads: Handover, view: Any, public: Tree, round: Tensor, inputs: Inputs
 ) -> bool:
-    """Whether data reach the uploads, the first results of a program, through `guarded_steps` alone.
+    """Whether data reach the results that are handed over through `guarded_steps` alone.
 
     What a client keeps counts as data, too, unless the plain program sends it on (SCAFFOLD's control variate, which
     follows from noisy steps): `plain` is its graph, before any pass.
@@ -44,13 +46,15 @@ def moves_by_guarded_steps(
     other_rows = _changed(inputs, everybody)._replace(state=inputs.state)
     other_states = inputs._replace(state=_changed(inputs, everybody).state)
 
-    def same(graph: GraphModule, changed: Inputs) -> bool:
-        leaves = (recording.lay_out(view, public, round, each) for each in (inputs, changed))
-        before, after = (_SameSteps(graph).run(*each)[:uploads] for each in leaves)
-        return all(map(_same, before, after))
+    def same(of: GraphModule, changed: Inputs) -> bool:
+        def handed_over(given: Inputs) -> list[Any]:
+            results = list(_SameSteps(of).run(*pytree.tree_leaves((view, public, round, given))))
+            return operands(of, results, uploads)[: uploads.leaves]
 
-    passed = recording.graph
-    return same(passed, other_rows) and (same(passed, other_states) or not same(plain, other_states))
+        pairs = zip(handed_over(inputs), handed_over(changed), strict=True)
+        return all(_same(stored(a), stored(b)) for a, b in pairs)
+
+    return same(graph, other_rows) and (same(graph, other_states) or not same(plain, other_states))
 
 
 class _SameSteps(Interpreter):

@@ -3,7 +3,8 @@
 from functools import partial
 from typing import Final
 
-from tacit.compile.kernels.convolution import Kernels, conv_max_pool2d_relu, conv_relu
+from tacit.compile.kernels.batched_convolution import Kernels, conv_relu
+from tacit.compile.kernels.pooled import conv_max_pool2d_relu
 from tacit.models import linear
 
 accelerate: Final = partial(Kernels, {linear.conv_relu: conv_relu, linear.conv_max_pool2d_relu: conv_max_pool2d_relu})

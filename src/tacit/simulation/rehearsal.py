@@ -9,21 +9,24 @@ padding) the real rule is used: it knows numbers of rows and a seed, and makes w
 import copy
 import mmap
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from tacit.compile.acceptance import Program, Refused, Trial
-from tacit.compile.ir import trace
+from tacit.compile.handover import Handover
 from tacit.compile.replay import Recording, record
+from tacit.compile.trace import taped
 from tacit.core import tree
 from tacit.core.columns import Columns
 from tacit.core.contract import Shared, Tree
 from tacit.data.dataset import WHOLE, as_input
+from tacit.privacy.mechanisms.clipped_upload_sum import Product, stored, takes_product
 from tacit.simulation import device
 from tacit.simulation.chunks import Inputs, Shape
 from tacit.simulation.isolation import keeps_clients_apart, moves_by_guarded_steps
@@ -41,28 +44,50 @@ _SEED: Final = 20
 def recorded(engine: "CohortProgram", shape: Shape, given: "Broadcast", sure: bool = False) -> Recording:
     """The recorded program of chunks of this shape. `Refused`, with the reason, where the plain one is to run.
 
-    It is for states that lie as a store gives them, which then need not be copied. `sure`: it was accepted before. In
-    one thread alone: nothing else may run while a program is recorded.
+    First for states that lie as a store gives them, which then need not be copied; else for states of their own memory.
+    `sure`: it was accepted before. In one thread alone: nothing else may run while a program is recorded.
     """
     if isinstance(engine.federation.x, Columns):
         raise Refused("programs of models with several inputs are not recorded")
     try:
-        rehearsal = Rehearsal(engine, shape, given)
+        return _recorded(Rehearsal(engine, shape, given, as_stored=True), engine, sure)
+    except Refused:
+        return _recorded(Rehearsal(engine, shape, given), engine, sure)
+
+
+def _recorded(rehearsal: "Rehearsal", engine: "CohortProgram", sure: bool) -> Recording:
+    try:
+        uploads = uploads_of(len(engine.plan.setting.upload))
         first = rehearsal.tame(0).inputs
-        check = partial(_check, engine, rehearsal.program, first)
+        check = partial(_check, engine, rehearsal.program, uploads, first)
         with device.apart():
-            recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, check=check)
+            recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
         recording.replace_constants(rehearsal.data)
         return recording
     except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, AssertionError) as error:
         raise Refused.because(error) from error
 
 
-def _check(engine: "CohortProgram", program: Program, inputs: tuple[Any, ...], recording: Recording) -> str:
+def uploads_of(leaves: int) -> Handover:
+    """The first leaves of a program's results, for the privacy room: in the forms that it takes."""
+    return Handover(leaves, takes_product, Product, stored)
+
+
+def _check(
+    engine: "CohortProgram",
+    program: Program,
+    uploads: Handover,
+    inputs: tuple[Any, ...],
+    graph: GraphModule,
+    recording: Recording,
+) -> str:
     """What a recorded program must keep beside the plain one's numbers (`isolation.py`)."""
-    steps, uploads = engine.plan.steps, len(engine.plan.setting.upload)
-    noisy = steps is not None and steps.noisy
-    if noisy and not moves_by_guarded_steps(recording, trace(program, *inputs), uploads, *inputs):
+    steps = engine.plan.steps
+    if (
+        steps is not None
+        and steps.noisy
+        and not moves_by_guarded_steps(graph, taped(program, *inputs), uploads, *inputs)
+    ):
         return "data reach an upload other than by steps with noise"
     return "" if keeps_clients_apart(recording, *inputs) else "what is computed of one client depends on another"
 
@@ -73,13 +98,14 @@ class Rehearsal:
     Rows lie in one tensor as large as the federation's, of which only the rehearsing clients' are written.
     """
 
-    def __init__(self, engine: "CohortProgram", shape: Shape, given: "Broadcast") -> None:
-        self.shape, self.clients = shape, shape.clients
+    def __init__(self, engine: "CohortProgram", shape: Shape, given: "Broadcast", as_stored: bool = False) -> None:
+        self.shape, self.clients, self._as_stored = shape, shape.clients, as_stored
         self._engine, self._given = engine, given
         self._who = _fitting(engine, shape)
         self.x, self.y = (_blank(leaf) for leaf in (engine.federation.x, engine.federation.y))
         self.exact: Program | None = None
-        self.program = self._program(engine, self.x)
+        self._plain = self._program(engine, self.x)
+        self._states: Tree | None = None
         if next(iter(engine.start.values())).dtype == torch.float32:
             self._double = _blank(self.x, self.x.dtype if self.x.dtype in WHOLE else torch.float64)
             self.exact = self._program(_in_double(engine), self._double)
@@ -91,11 +117,12 @@ class Rehearsal:
         standing_in = replace(engine, federation=federation, programs={})
         return partial(standing_in._plain, standing_in.task, self.shape)
 
-    @cached_property
-    def _states(self) -> Tree:
-        """What clients have after their first round."""
-        after = self.program(*self._inputs(torch.Generator().manual_seed(_SEED), 0))[1]
-        return tree.each(lambda leaf: leaf.to(_kind(after)), after)
+    def program(self, *inputs: Any) -> Any:
+        """The plain program. What clients keep after its first call is what they have in later trials."""
+        outputs = self._plain(*inputs)
+        if self._states is None:
+            self._states = outputs[1]
+        return outputs
 
     @property
     def data(self) -> list[tuple[Tensor, Tensor]]:
@@ -171,9 +198,11 @@ class Rehearsal:
         view = Shared(*(tree.each(lambda leaf: _near(leaf, draw), part) for part in view))
         who = self._who if number == 0 or len(self._who) == 1 else self._who[:-1]
         states = _states(engine.method.join(view, engine.start), len(who), draw)
+        if not self._as_stored:
+            states = tree.each(lambda leaf: leaf.contiguous(), states)
         drawn = engine.inputs_for(states, who, number)
         inputs = self._varied(self.shape.fill(drawn), draw, number)
-        if number:  # of whatever kind a method means it to be
+        if number and self._states is not None:  # of whatever kind a method means it to be
             inputs = inputs._replace(state=self._states)
         return view, engine.told(public), torch.tensor(number), inputs
 
@@ -211,14 +240,8 @@ def _states(first: Tree, clients: int, draw: torch.Generator) -> Tree:
     """
     if not first:
         return {}
-    row = tree.flatten(first).to(_kind(first))
-    rows = tree.unflatten(_near(row.expand(clients, -1), draw), first)
+    rows = tree.unflatten(_near(tree.flatten(first).expand(clients, -1), draw), first)
     return tree.each(lambda leaf: torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).copy_(leaf), rows)
-
-
-def _kind(states: Tree) -> torch.dtype:
-    """What a store keeps of all leaves: the type of the first."""
-    return next(iter(states.values())).dtype
 
 
 def _near(leaf: Tensor, draw: torch.Generator) -> Tensor:
