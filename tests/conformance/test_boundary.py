@@ -2,9 +2,9 @@
 
 For each client, what it adds to the sums of a round is found by leaving it out. That is at most its bound, whatever the
 data, and what the plain program gives to 1e-4 of the bound. The two are compared where rounding decides nothing: where
-the plain program itself, on inputs moved by a few roundings, moves by at most a tenth of that. (A unit of a network that
-turns on or off, or a division by almost nothing, moves it by far more.) Of tame data every client is compared, also where
-a method divides by a small number (the difference quotient of hessian-free Per-FedAvg moves by a fiftieth of it).
+the plain program itself, on inputs moved by a few roundings, moves by at most a tenth of that. (A unit of a network
+that turns on or off, or a division by almost nothing, moves it by far more.) Of tame data every client is compared,
+also where a method divides by a small number (hessian-free Per-FedAvg's difference quotient moves by a fiftieth of it).
 
 Programs end with raw uploads and know nothing of a mechanism, so that one recording serves all mechanisms here, as it
 does not in a run; `Stepwise`, which clips within the program, has one of its own. Composed methods, and a recording for
