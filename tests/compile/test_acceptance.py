@@ -18,7 +18,7 @@ from tacit.compile.handover import Handover
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
-from tacit.methods import AdaPeD, Ditto, FedAvg, LocalOnly
+from tacit.methods import AdaPeD, Ditto, FedAvg, KeepLocal, LocalOnly, ServerAdam
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.assemble import Performance, Training, assemble
@@ -306,3 +306,7 @@ def test_a_recorded_program_reads_the_real_rows_and_not_those_it_was_compared_on
             each.step()
     assert all(results[1].engine.programs.values())
     assert largest_difference(*(states(each) for each in results)) < 1e-5
+
+
+def test_states_of_two_precisions_are_recorded_in_the_stores_own() -> None:
+    decided(engine(KeepLocal(("bias",), FedAvg(optimizer=ServerAdam()))))

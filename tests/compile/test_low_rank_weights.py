@@ -8,7 +8,7 @@ from tacit.compile import replay as recording
 from tacit.compile.handover import Handover
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset
-from tacit.methods import Ditto, FedAvg, FineTuned, PFedMe, Scaffold
+from tacit.methods import L1, Ditto, FedAvg, FineTuned, Personal, PFedMe, Scaffold
 from tacit.methods.optimizers import LocalSgd
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger
@@ -125,3 +125,9 @@ def test_what_draws_to_the_shared_model_passes_over_it_no_more(graphs: list[torc
 
 def test_a_row_whose_square_is_not_finite_spoils_nobody_else() -> None:
     same(FedAvg(), federation([6, 3, 6, 3, 6, 3, 6, 3], spoil=2))
+
+
+def test_weights_that_rounding_left_where_they_were_have_no_sign() -> None:
+    data = federation([8] * 4)
+    data.x.mul_(1e-200)
+    same(Personal(L1()), data)

@@ -2,8 +2,9 @@
 
 For each client, what it adds to the sums of a round is found by leaving it out. That is at most its bound, whatever the
 data, and what the plain program gives to 1e-4 of the bound. The two are compared where rounding decides nothing: where
-the plain program itself, on inputs moved by a few roundings, moves by at most a hundredth of that. (A unit of a network
-that turns on or off, or a division by almost nothing, moves it by far more.) Of tame data every client is compared.
+the plain program itself, on inputs moved by a few roundings, moves by at most a tenth of that. (A unit of a network
+that turns on or off, or a division by almost nothing, moves it by far more.) Of tame data every client is compared,
+also where a method divides by a small number (hessian-free Per-FedAvg's difference quotient moves by a fiftieth of it).
 
 Programs end with raw uploads and know nothing of a mechanism, so that one recording serves all mechanisms here, as it
 does not in a run; `Stepwise`, which clips within the program, has one of its own. Composed methods, and a recording for
@@ -39,6 +40,7 @@ from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.rounds.assemble import Performance, Privacy, Training, assemble
 from tacit.sampling.cohorts import Poisson
 from tacit.simulation.client_program import handed_over
+from tacit.simulation.client_states import MemoryStore
 from tacit.simulation.cohort_program import Broadcast, CohortProgram, Computed
 from tests.conformance.test_methods import METHODS
 from tests.worlds import OPEN
@@ -55,6 +57,7 @@ MECHANISMS = {
 }
 QUICK = tuple(name for name in MECHANISMS if name != "stepwise, summed")
 SAME = 1e-4  # of the bound
+REFUSALS = "every client's own message", "its guard did not see", "guarded 0 steps"
 NAN, INF = math.nan, math.inf
 DATA: dict[str, tuple[float, ...]] = {
     "tame": (1, 1, 1, 1, 1),
@@ -119,8 +122,9 @@ class World:
         return Broadcast(self.engine.method.init(self.engine.start).view, self.engine.plan.release.start(), 0)
 
     def state(self, clients: np.ndarray) -> Tree:
+        """As a store gives it: all leaves of one type."""
         first = self.engine.method.join(self.given.view, self.engine.start)
-        return tree.each(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), first)
+        return MemoryStore(CLIENTS, first).read(clients, first) if first else {}
 
     def record(self, programs: dict[str, Program]) -> None:
         """Once for all mechanisms that clip at the end."""
@@ -229,7 +233,7 @@ def worlds(method: Method, mechanisms: Iterable[str], sizes: Sequence[int] = EVE
         try:
             engine = replace(engine_for(method, MECHANISMS[name], federation(sizes)), federation=rows)
         except TacitError as error:  # refused: see the tests of the plans
-            if "every client's own message" in str(error) or "its guard did not see" in str(error):
+            if any(reason in str(error) for reason in REFUSALS):
                 continue
             raise
         world = World(engine, tame, shared.raw)
@@ -243,9 +247,7 @@ def compare(name: str, kind: str, world: World) -> None:
     raw = world.raw(kind)
     lost = kind in ("nan", "infinite")  # all that is sent is zero, however it is moved
     moved = raw if lost else world.raw(kind, 1 + 4 * torch.finfo(torch.float32).eps)
-    steady = [
-        float((a - b).norm()) <= SAME / 100 for a, b in zip(world.clipped(moved), world.clipped(raw), strict=True)
-    ]
+    steady = [float((a - b).norm()) <= SAME / 10 for a, b in zip(world.clipped(moved), world.clipped(raw), strict=True)]
     world.spoil(kind)
     for k, (got, expected) in enumerate(zip(world.recorded(), world.plain(raw), strict=True)):
         where = f"{name}, {kind} data, client {k}"

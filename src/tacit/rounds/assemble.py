@@ -26,7 +26,7 @@ from tacit.privacy.mechanisms.noise import NoiseKind
 from tacit.privacy.membership import Change, LevelHistory
 from tacit.privacy.membership import check as check_changes
 from tacit.privacy.plan import CalibrationContext, Mechanism, Plan
-from tacit.rounds.preflight import Probe, count_queries, interferes, probe
+from tacit.rounds.preflight import Probe, count_guarded, count_queries, interferes, probe
 from tacit.sampling.availability import Availability
 from tacit.sampling.cohorts import FixedSize, FixedSteps, Poisson, PoissonBatches, Shuffled
 from tacit.simulation import secure_sum
@@ -380,6 +380,8 @@ def _refuse(
             f"{type(method).__name__} uploads something that its guard did not see, so the stepwise plan's guarantee "
             "would not hold: use plan 'central' or 'local'"
         )
+    if plan.steps is not None and plan.setting.upload:
+        plan.steps.check(count_guarded(method, task, federation, start, plan.steps.steps))
     if plan.record is not None and interferes(method, task, federation, start):
         raise TacitError(
             f"{type(method).__name__} uploads something learned with exact gradients, or asks for private gradients at "

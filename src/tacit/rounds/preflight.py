@@ -108,16 +108,31 @@ def count_queries(
         )
     batch = _first_row(federation)
 
-    def nothing(params: Tree, step: int, losses: Losses | None = None) -> Tree:
-        return tree.zeros(params)
-
     def counted(steps: int) -> tuple[int, ...]:
-        private = Counted(nothing)
+        private = Counted(_nothing)
         view = method.init(start).view
-        method.client(view, method.join(view, start), _site(task, batch, nothing, private, steps))
+        method.client(view, method.join(view, start), _site(task, batch, _nothing, private, steps))
         return private.by_batch(steps)
 
     return Counts({steps: counted(steps) for steps in lengths if steps})
+
+
+def _nothing(params: Tree, step: int, losses: Losses | None = None) -> Tree:
+    return tree.zeros(params)
+
+
+def count_guarded(method: Method, task: Task, federation: FederatedDataset, start: Tree, steps: int) -> int:
+    """How many steps the client program guards in a round of so many, with gradients of zero."""
+    calls = count()
+
+    def guard(start: Tree, before: Tree, now: Tree) -> Tree:
+        next(calls)
+        return now
+
+    view = method.init(start).view
+    site = _site(task, _first_row(federation), _nothing, _nothing, steps)
+    method.client(view, method.join(view, start), site._replace(guard=guard))
+    return next(calls)
 
 
 def _first_row(federation: FederatedDataset) -> Callable[[int], Batch]:

@@ -203,7 +203,8 @@ class Rehearsal:
         drawn = engine.inputs_for(states, who, number)
         inputs = self._varied(self.shape.fill(drawn), draw, number)
         if number and self._states is not None:  # of whatever kind a method means it to be
-            inputs = inputs._replace(state=self._states)
+            after = self._states
+            inputs = inputs._replace(state=tree.each(lambda leaf: leaf.to(_kind(after)), after))
         return view, engine.told(public), torch.tensor(number), inputs
 
     def _varied(self, inputs: Inputs, draw: torch.Generator, number: int) -> Inputs:
@@ -240,8 +241,14 @@ def _states(first: Tree, clients: int, draw: torch.Generator) -> Tree:
     """
     if not first:
         return {}
-    rows = tree.unflatten(_near(tree.flatten(first).expand(clients, -1), draw), first)
+    row = tree.flatten(first).to(_kind(first))
+    rows = tree.unflatten(_near(row.expand(clients, -1), draw), first)
     return tree.each(lambda leaf: torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).copy_(leaf), rows)
+
+
+def _kind(states: Tree) -> torch.dtype:
+    """What a store keeps of all leaves: the type of the first."""
+    return next(iter(states.values())).dtype
 
 
 def _near(leaf: Tensor, draw: torch.Generator) -> Tensor:

@@ -198,6 +198,11 @@ def test_more_guarded_steps_than_were_paid_for_fail_before_release() -> None:
         run(Hasty(), MESSAGES, steps=STEPS).go()
 
 
+def test_a_method_that_guards_no_step_is_refused_before_the_first_round() -> None:
+    with pytest.raises(TacitError, match="guarded 0 steps and 4 were accounted for"):
+        assembled(REGISTRY["personal"](), SUM, steps=STEPS)
+
+
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_method_guards_what_it_uploads(name: str) -> None:
     engine, _ = assembled(REGISTRY[name](), Privacy())

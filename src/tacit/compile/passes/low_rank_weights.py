@@ -26,6 +26,8 @@ from tacit.compile.passes.blocks import Blocks, Rows, picked_rows, shape_of, siz
 aten = torch.ops.aten
 _PRODUCTS = (aten.bmm.default, aten.baddbmm.default)
 _VIEWS = (aten.as_strided.default, aten.view.default, aten.expand.default, aten.transpose.int, aten.permute.default)
+_COMPARISONS = aten.sign, aten.sgn, aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne
+_JUMPS = {getattr(packet, name) for packet in _COMPARISONS for name in packet.overloads()}
 _FEWEST = 4  # fewer products do not pay for B B'
 _PASSES = 1.25  # what a wide product costs against its multiplications: it also goes through all weights in memory
 
@@ -115,6 +117,9 @@ class _Spans:
         if not any(self._known(a) for a in args):
             return None
         if node.target in (aten.add.Tensor, aten.sub.Tensor):
+            readers = (each for user in node.users for each in (user.users if user.target in _VIEWS else [user]))
+            if any(reader.target in _JUMPS for reader in readers):
+                return None  # W - W0 would be S' B, which is not 0 where the rounded weights are the same
             alpha: Any = node.kwargs.get("alpha", 1)
             return self._sum(args[0], args[1], alpha if node.target is aten.add.Tensor else -alpha)
         if node.target in (aten.mul.Tensor, aten.mul.Scalar) and isinstance(args[1], int | float):
