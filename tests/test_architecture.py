@@ -29,7 +29,9 @@ MAY_IMPORT = {
     "federation": BASE
     | {"privacy", "data", "sampling", "models", "secagg", "simulation", "rounds", "report", "experiments"},
     "estimation": BASE | {"privacy", "data", "sampling", "models", "methods", "rounds", "report"},
-    "cli": BASE | {"data", "privacy", "report", "experiments", "estimation", "federation", "tacit"},
+    "evidence": BASE
+    | {"privacy", "data", "sampling", "models", "methods", "simulation", "rounds", "report", "experiments", "secagg"},
+    "cli": BASE | {"data", "privacy", "report", "experiments", "estimation", "federation", "evidence", "tacit"},
     "tacit": BASE | {"privacy", "data", "sampling", "models", "methods", "rounds", "report", "experiments"},
 }
 EVERYTHING = set(MAY_IMPORT) | {"papers"}

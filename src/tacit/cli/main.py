@@ -175,12 +175,17 @@ def budget(
     against: Annotated[
         Literal["server", "released"], typer.Option(help="With --bits: whom epsilon holds against.")
     ] = "released",
+    as_: Annotated[
+        Literal["epsilon", "mu", "risk"], typer.Option("--as", help="Beside epsilon: mu, and what an attacker gets.")
+    ] = "epsilon",
+    at_delta: Annotated[list[float] | None, typer.Option(help="Epsilon at this delta, too; may be repeated.")] = None,
 ) -> None:
     """Print how much noise a budget needs, or what a given noise costs, with the derivation."""
     if bits is not None:
         from tacit.report.budget_shares import shares
 
         alone = {"noise_multiplier": noise_multiplier, "fixed_size": fixed_size}
+        alone |= {"at_delta": at_delta, "as": None if as_ == "epsilon" else as_}
         if unit != "client" or steps != 1 or queries != 1 or any(value is not None for value in alone.values()):
             raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
         found = shares(
@@ -210,6 +215,8 @@ def budget(
         population=population,
         fixed_size=fixed_size,
         allow_large_delta=allow_large_delta,
+        figures=as_,
+        other_deltas=at_delta or (),
     )
     _console().print(found)
 
