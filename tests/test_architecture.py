@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "report": BASE | {"privacy", "sampling", "rounds"},
     "experiments": BASE | {"privacy", "data", "sampling", "models", "methods", "simulation", "rounds", "report"},
     "federation": BASE
-    | {"privacy", "data", "sampling", "models", "secagg", "simulation", "rounds", "report", "experiments"},
+    | {"privacy", "data", "sampling", "models", "secagg", "simulation", "rounds", "report", "experiments", "evidence"},
     "estimation": BASE | {"privacy", "data", "sampling", "models", "methods", "rounds", "report"},
     "evidence": BASE
     | {"privacy", "data", "sampling", "models", "methods", "simulation", "rounds", "report", "experiments", "secagg"},

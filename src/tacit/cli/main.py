@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from tacit.errors import TacitError
 from tacit.estimation.cli import estimate
+from tacit.evidence import cli as evidence
 from tacit.federation.service import cli as federation
 
 if TYPE_CHECKING:
@@ -363,6 +364,10 @@ app.command(epilog="Example: `tacit join hospital.example:8443 INVITATION --data
 )
 app.command(epilog="Example: `tacit leave --folder my-federation`")(federation.leave)
 app.command(epilog="Example: `tacit members --folder my-federation`")(federation.members)
+app.command(epilog="Example: `tacit certify runs/digits-0`")(evidence.certify)
+app.command(epilog="Example: `tacit verify certificate.json --ledger ledger.sqlite --models saved --key SHA256:...`")(
+    evidence.verify
+)
 app.add_typer(estimate, name="estimate")
 
 

@@ -28,8 +28,9 @@ _FINENESS: Final = 0.03  # of the root mean square of the losses' deviations: th
 _TAIL: Final = 1e-15
 _QUADRATURE: Final = 20_001
 _FRACTIONAL: Final = np.concatenate([[1.005, 1.01, 1.02, 1.035, 1.05, 1.075], np.arange(1.1, 16.0, 0.1)])
-_WHOLE: Final = np.unique(np.round(np.concatenate([np.arange(16, 96), np.geomspace(96, 16384, 40)]))).astype(int)
+_WHOLE: Final = np.array([*range(16, 64), *(round(64 * 2 ** (k / 2)) for k in range(17))])
 _ORDERS: Final = np.concatenate([_FRACTIONAL, _WHOLE])
+"""Which orders are tried is part of what Renyi accounting states: finer ones would give other figures."""
 
 Profile = Callable[[np.ndarray], np.ndarray]
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tacit.federation.protocol.server import FederationServer
 from tacit.federation.protocol.terms import Terms, read_terms
 from tacit.federation.service.experiment import server_side
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report.facts import Facts
 from tacit.rounds.round import Report
 
 
@@ -82,6 +83,9 @@ class ServerFolder:
     def _go(self, transport: Transport) -> None:
         with self.ledger() as ledger:
             server = self.server(transport, ledger)
+            engine = server.made.engine
+            promised = Facts.of(server.terms.run, engine.method, engine.plan, bool(server.made.shapes.upload))
+            self._write("promises", asdict(replace(promised, simulation="")))
             reason = server.go()
             ended = {"round": server.progress.round, "stopped": reason, "rejected": dict(server.rejections)}
             self._write("outcome", ended | {"ledger": str(ledger.head())})

@@ -1,0 +1,57 @@
+"""The commands for those who do not take our word. What they need is imported when they run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Key = Annotated[
+    Path | None, typer.Option(help="Your private key, as ssh-keygen -t ed25519 writes it; else one is made.")
+]
+
+
+def certify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a federation's server.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write; the run's own folder if left out.")] = None,
+    key: Key = None,
+    countersign: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="RUN is a member's folder: sign this certificate, too.")
+    ] = None,
+) -> None:
+    """Write what a run promised, to whom and against whom, signed: as JSON, as a page, and for a model card."""
+    from tacit.evidence import certificate, certificate_page, signing
+
+    if countersign is not None:
+        certificate.write(certificate.countersign_file(countersign, run), countersign)
+        typer.echo(f"countersigned: {countersign}")
+        return
+    secret = signing.make_key(key or Path(typer.get_app_dir("tacit")) / "certificate.key")
+    content = certificate.certify(run, secret)
+    place = out or run
+    typer.echo(f"certificate: {certificate.write(content, place / 'certificate.json')}")
+    for name, text in (("html", certificate_page.page(content)), ("md", certificate_page.model_card(content))):
+        certificate.write_text(text, place / f"certificate.{name}")
+    typer.echo(f"page:        {place / 'certificate.html'}")
+    typer.echo(f"model card:  {place / 'certificate.md'}")
+    typer.echo(f"signed by:   {signing.fingerprint(content['signature']['key'])}; tell it over another line")
+
+
+def verify(
+    certificate: Annotated[Path, typer.Argument(metavar="JSON", help="What `tacit certify` wrote.")],
+    ledger: Annotated[Path, typer.Option(help="The ledger's file, or the folder that holds it.")],
+    models: Annotated[Path | None, typer.Option(help="A folder of models that you received.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="FINGERPRINT", help="Whose signature it must be; or a file with the public key."),
+    ] = None,
+) -> None:
+    """Derive every figure of a certificate again, and check chain, signatures, hashes and models; 1 if one fails.
+
+    Needs no torch, and none of the code that made the claim but the reading of the ledger's chain.
+    """
+    from tacit.evidence.verify import verify as check
+
+    lines = check(certificate, ledger, models, key)
+    for line in lines:
+        typer.echo(str(line))
+    raise typer.Exit(int(any(line.passed is False for line in lines)))
