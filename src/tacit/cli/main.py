@@ -368,6 +368,7 @@ app.command(epilog="Example: `tacit certify runs/digits-0`")(evidence.certify)
 app.command(epilog="Example: `tacit verify certificate.json --ledger ledger.sqlite --models saved --key SHA256:...`")(
     evidence.verify
 )
+app.command(epilog="Example: `tacit audit digits.toml --canaries 400`")(evidence.audit)
 app.add_typer(estimate, name="estimate")
 
 

@@ -55,3 +55,26 @@ def verify(
     for line in lines:
         typer.echo(str(line))
     raise typer.Exit(int(any(line.passed is False for line in lines)))
+
+
+def audit(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    canaries: Annotated[int, typer.Option(min=20, help="How many; each is there by the toss of a coin.")] = 400,
+    level: Annotated[str | None, typer.Option(help="At which private level they are; the first if left out.")] = None,
+    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of the bounds.")] = 0.95,
+    cohort_known: Annotated[bool, typer.Option("--cohort-known", help="The attacker knows who was drawn.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the file; may be repeated.")
+    ] = None,
+) -> None:
+    """Attack a whole run: train once with canaries planted, tell from the models which were there; 1 if disproved.
+
+    Prints a lower bound of epsilon beside the claim. A bound below the claim proves nothing. No ledger is kept.
+    """
+    from tacit.evidence.run_audit import audit_run
+    from tacit.experiments.build import build
+    from tacit.experiments.config import load, with_overrides
+
+    found = audit_run(build(with_overrides(load(file), set_ or [])), canaries, level, confidence, cohort_known)
+    typer.echo(str(found))
+    raise typer.Exit(int(found.disproved))
