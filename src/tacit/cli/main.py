@@ -369,6 +369,7 @@ app.command(epilog="Example: `tacit verify certificate.json --ledger ledger.sqli
     evidence.verify
 )
 app.command(epilog="Example: `tacit audit digits.toml --canaries 400`")(evidence.audit)
+app.command(epilog="Example: `tacit erase my-federation`")(evidence.erase)
 app.add_typer(estimate, name="estimate")
 
 

@@ -38,7 +38,6 @@ from tacit.report.run_folder import Folder
 FORMAT: Final = "tacit-certificate-1"
 PROMISES: Final = "promises.json"  # what a federation's server promised; a simulation has facts.json
 TUNING: Final = "tuning.json"
-LEFT: Final = "departed.json"
 _BOUND: Final = ("config.toml", "facts.json", PROMISES, "terms.json", TUNING)
 
 
@@ -291,11 +290,9 @@ def _file_digest(path: Path) -> str:
 
 
 def _departed(place: Path, accounts: Mapping[str, Account]) -> list[dict[str, Any]]:
-    """Clients that have left, with the last round that they were charged for where they have accounts of their own."""
+    """Members that have left, with the last round that they were charged for where they have accounts of their own."""
     found = []
-    for name in _json(place / LEFT) or [
-        each["name"] for each in _json(place.parent / "members.json") or [] if each["left"]
-    ]:
+    for name in (each["name"] for each in _json(place.parent / "members.json") or [] if each["left"]):
         account = accounts.get(f"client:{name}")
         found.append({"client": name, "last_charged_round": None if account is None else account.last + 1})
     return found

@@ -78,3 +78,18 @@ def audit(
     found = audit_run(build(with_overrides(load(file), set_ or [])), canaries, level, confidence, cohort_known)
     typer.echo(str(found))
     raise typer.Exit(int(found.disproved))
+
+
+def erase(
+    folder: Annotated[Path, typer.Argument(help="Your own folder, as `tacit join` made it.")] = Path("my-federation"),
+    rows: Annotated[bool, typer.Option("--rows", help="Also the copy of your data in it.")] = False,
+) -> None:
+    """Delete your personal models from your own disk, with a signed receipt. Leave the federation first.
+
+    The ledger stays: it is the proof of what was spent.
+    """
+    from tacit.evidence.erasure import RECEIPT
+    from tacit.evidence.erasure import erase as delete
+
+    receipt = delete(folder, rows)
+    typer.echo(f"deleted {len(receipt['deleted'])} files; receipt: {folder / RECEIPT}")
