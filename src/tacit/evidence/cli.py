@@ -93,3 +93,29 @@ def erase(
 
     receipt = delete(folder, rows)
     typer.echo(f"deleted {len(receipt['deleted'])} files; receipt: {folder / RECEIPT}")
+
+
+def tune(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    choices: Annotated[
+        list[str], typer.Option("--try", metavar="KEY=VALUE,VALUE", help="Values of a key; may be repeated.")
+    ],
+    mean: Annotated[float, typer.Option(help="Trials, on average: their number is random, and secret.")] = 5.0,
+    score_noise: Annotated[float, typer.Option(help="Standard deviation of a score's noise, in clients.")] = 10.0,
+    out: Annotated[Path, typer.Option(help="Where the winner's folder is made.")] = Path("runs"),
+) -> None:
+    """Search for the best settings and train them, within the budgets: the search is charged like the training.
+
+    What is printed of the winner is the epsilon of both; that of its training alone says nothing.
+    """
+    from rich.console import Console
+
+    from tacit.evidence.tuning import Search
+    from tacit.evidence.tuning import tune as search
+    from tacit.experiments.config import load
+
+    config = load(file)
+    values = {key: text.split(",") for key, _, text in (each.partition("=") for each in choices)}
+    chosen, result = search(config, Search(values, mean, score_noise), out / f"{config.name}-tuned-{config.seed}")
+    Console(highlight=False, markup=False).print(result)
+    typer.echo(f"chosen: {', '.join(f'{key} = {value}' for key, value in chosen.items())}; kept in {result.folder}")

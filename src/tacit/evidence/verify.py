@@ -140,6 +140,9 @@ def _figures(content: Mapping[str, Any], place: Path) -> Iterator[Check]:
         if not _near(told[scope]["epsilon"], again) or told[scope]["delta"] != accounts[scope].delta:
             wrong.append(f"{scope}: {_said(told[scope]['epsilon'])} is stated, and {_said(_finite(again))} follows")
     yield Check(not wrong, f"accounts: {wrong[0] if wrong else 'every epsilon follows from its rows'}")
+    if content["tuning"] is not None:
+        charged = any('"RepeatAndSelect"' in text for account in accounts.values() for text in account.history)
+        yield Check(charged, f"tuning: {'the search was charged' if charged else 'no search is in the ledger'}")
     for entry in content["guarantees"]:
         if entry["epsilon"] is not None:
             yield from _guarantee(entry, accounts, prices)

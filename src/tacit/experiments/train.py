@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from tacit.experiments.fingerprint import describe, identity
 from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
 from tacit.experiments.result import Result
 from tacit.experiments.toml import dumps
-from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Plan
 from tacit.report.facts import Facts
@@ -69,17 +69,26 @@ def train(
     return result
 
 
-def run_config(config: Config, folder: Path, resume: bool = False, progress: bool = True) -> Result:
-    """The run of a configuration, in `folder`."""
-    return conduct(build(config), full(config), folder, resume, progress, run_dir.secret(folder, resume))
+def run_config(
+    config: Config, folder: Path, resume: bool = False, progress: bool = True, earlier: Sequence[Charge] = ()
+) -> Result:
+    """The run of a configuration, in `folder`; `earlier`: as in `conduct`."""
+    return conduct(build(config), full(config), folder, resume, progress, run_dir.secret(folder, resume), earlier)
 
 
 def conduct(
-    parts: Parts, content: Mapping[str, Any], path: Path | None, resume: bool, progress: bool, key: bytes = b""
+    parts: Parts,
+    content: Mapping[str, Any],
+    path: Path | None,
+    resume: bool,
+    progress: bool,
+    key: bytes = b"",
+    earlier: Sequence[Charge] = (),
 ) -> Result:
     """Everything is checked and calibrated before a folder is made; the configuration is written before a round.
 
-    `key`: the folder's secret, by which what is written of the data is keyed.
+    `key`: the folder's secret, by which what is written of the data is keyed. `earlier`: what the same accounts were
+    charged before, by the search that found the configuration; it counts against their budgets.
     """
     if path is None and resume:
         raise TacitError("resume needs the folder of the run: give folder=...")
@@ -96,6 +105,8 @@ def conduct(
             check_resumable(folder)
         ledger = Ledger.open(":memory:" if folder is None else folder.ledger)
         ledger.check()  # before anything of it is read: rows that were edited may hold anything
+        if earlier and not resume:
+            ledger.charge(0, earlier, nonce="before the run")
         return _go(parts, made, content, folder, ledger, resume, progress, key)
 
 
