@@ -1,6 +1,7 @@
 """What an attacker gets, from privacy loss distributions and in closed form."""
 
 import math
+from typing import Any
 
 import dp_accounting as dp
 import numpy as np
@@ -10,7 +11,7 @@ from tacit.privacy.accounting.accountant import answer, profile
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.privacy.accounting.risk import gaussian_risk, risk
 
-SAMPLED = {dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.2)): 500}
+SAMPLED: dict[Any, int] = {dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.2)): 500}
 
 
 @pytest.mark.parametrize("z", [0.2, 0.5, 1.0, 3.0, 40.0])
@@ -57,7 +58,8 @@ def test_a_profile_says_what_answers_say() -> None:
 
 
 def test_nothing_released_is_no_risk_and_a_release_without_noise_is_all_of_it() -> None:
-    nothing, bare = (risk(profile(events, "add/remove")) for events in ({}, {dp.NonPrivateDpEvent(): 1}))
+    histories: list[dict[Any, int]] = [{}, {dp.NonPrivateDpEvent(): 1}]
+    nothing, bare = (risk(profile(events, "add/remove")) for events in histories)
     assert (nothing.mu, nothing.advantage) == (0, 0)
     assert nothing.found == pytest.approx(0.01)
     assert (bare.mu, bare.advantage, bare.found) == (math.inf, 1, 1)

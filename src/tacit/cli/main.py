@@ -371,6 +371,7 @@ app.command(epilog="Example: `tacit verify certificate.json --ledger ledger.sqli
 app.command(epilog="Example: `tacit audit digits.toml --canaries 400`")(evidence.audit)
 app.command(epilog="Example: `tacit erase my-federation`")(evidence.erase)
 app.command(epilog="Example: `tacit tune digits.toml --try method.lr=0.1,0.3,1 --mean 5`")(evidence.tune)
+app.command(epilog="Example: `tacit attack runs/digits-0`")(evidence.attack)
 app.add_typer(estimate, name="estimate")
 
 

@@ -119,3 +119,20 @@ def tune(
     chosen, result = search(config, Search(values, mean, score_noise), out / f"{config.name}-tuned-{config.seed}")
     Console(highlight=False, markup=False).print(result)
     typer.echo(f"chosen: {', '.join(f'{key} = {value}' for key, value in chosen.items())}; kept in {result.folder}")
+
+
+def attack(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    client: Annotated[str | None, typer.Option(metavar="ID", help="Whose data are looked for.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the page; the run's own folder if left out.")
+    ] = None,
+) -> None:
+    """Write a page that shows what an attacker gets of a run: who can be found out, what a round shows of a client.
+
+    For simulations: it draws a picture of a client's own data.
+    """
+    from tacit.evidence.attack_page import attack_page
+    from tacit.evidence.certificate import write_text
+
+    typer.echo(f"page: {write_text(attack_page(run, client), html or run / 'attack.html')}")

@@ -286,22 +286,18 @@ def _judge(
     order = np.argsort(scores)
     lines = np.linspace(0, max(2 * epsilon, 1.0), 2048)
     inverse = _blow_up_inverse(lines, deltas(lines))
-    bounds, best = (0.0, 0.0, False), (0, 0)
+    plain, mu, rejected, best = 0.0, 0.0, False, (0, 0)
     for share in _SHARES:
         half = max(int(number * share) // 2, 1)
         correct = int(planted[order[-half:]].sum() + (~planted[order[:half]]).sum())
-        found = (
-            one_run_epsilon(number, 2 * half, correct, delta, error),
-            one_run_mu(number, 2 * half, correct, error),
-            one_run_rejects(inverse, number, 2 * half, correct, error),
-        )
-        best = (correct, 2 * half) if found[1] > bounds[1] or best == (0, 0) else best
-        bounds = tuple(map(max, bounds, found))  # type: ignore[assignment]
-    plain, mu, rejected = bounds
-    along = gaussian_epsilon(1 / mu, delta) if mu > _SEEN else 0.0
+        along = one_run_mu(number, 2 * half, correct, error)
+        best = (correct, 2 * half) if along > mu or best == (0, 0) else best
+        plain, mu = max(plain, one_run_epsilon(number, 2 * half, correct, delta, error)), max(along, mu)
+        rejected = rejected or one_run_rejects(inverse, number, 2 * half, correct, error)
+    gaussian = gaussian_epsilon(1 / mu, delta) if mu > _SEEN else 0.0
     plan, method = run.plan, type(run.engine.method).__name__
     return RunAudit(
-        plan.name, method, plan.unit, relation, epsilon, delta, plain, along, rejected, *best, number, confidence
+        plan.name, method, plan.unit, relation, epsilon, delta, plain, gaussian, rejected, *best, number, confidence
     )
 
 

@@ -357,7 +357,8 @@ def _renyi_profile(atoms: Mapping[Atom, int], relation: str) -> Profile:
 def _divergences(atom: Atom, relation: str) -> np.ndarray:
     """At each of the orders."""
     if atom.kind == "selected":
-        return _selected(*atom.numbers, relation)
+        mean, shape, inner = atom.numbers
+        return _selected(mean, shape, inner, relation)
     if atom.kind in ("sampled", "Skellam", "SampledSkellam") and relation not in _ZERO_OUT[atom.kind]:
         raise TacitError(f"{atom.kind} noise is not accounted for {relation!r} neighbours")
     return _RENYI[atom.kind](_ORDERS, *atom.numbers, *((relation,) if atom.kind == "RandomizedResponse" else ()))

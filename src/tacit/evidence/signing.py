@@ -90,6 +90,6 @@ def expected_fingerprint(text: str) -> str:
 
 def _need_cryptography() -> None:
     try:
-        import cryptography  # noqa: F401
+        import cryptography  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:
         raise TacitError("signatures need the package cryptography: pip install 'tacit-fl[evidence]'") from None

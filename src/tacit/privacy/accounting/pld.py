@@ -55,7 +55,9 @@ def pld_profile(history: Mapping["DpEvent", int], relation: str) -> Callable[[np
     if known is None:
         return None
     pld, slack = _compose(history, known, relation), rounding(history)
-    return lambda epsilons: np.minimum(np.asarray(pld.get_delta_for_epsilon(np.asarray(epsilons))) + slack, 1.0)
+    return lambda epsilons: np.minimum(
+        np.asarray(pld.get_delta_for_epsilon(np.asarray(epsilons).tolist())) + slack, 1.0
+    )
 
 
 def rounding(history: Mapping["DpEvent", int]) -> float:
