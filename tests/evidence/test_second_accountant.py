@@ -13,7 +13,7 @@ from tacit.privacy.accounting.accountant import Accountant, Relation, answer, to
 from tacit.privacy.accounting.events import _KINDS
 from tacit.privacy.accounting.skellam import SampledSkellamDpEvent, SkellamDpEvent
 
-QUICK = 24
+QUICK = 12
 Draw = np.random.Generator
 
 

@@ -436,14 +436,20 @@ def test_neither_metrics_nor_facts_hold_an_epsilon(stopped: dict[tuple[str, str]
     assert not [key for promise in json.loads(folder.facts.read_text())["promises"] for key in promise if "eps" in key]
 
 
-REPLAYS = {"report/spending.py", "federation/protocol/client_store.py"}
-"""Who turns charges into epsilons: reports, and a member that asks what it can still afford."""
+REPLAYS = {
+    "report/spending.py",
+    "federation/protocol/client_store.py",
+    "evidence/certificate.py",  # the curve behind the statement's epsilon
+    "evidence/run_audit.py",  # the claim that it attacks, from the ledger of the attacked run
+}
+"""Who turns charges into epsilons: reports, evidence, and a member that asks what it can still afford."""
 PLANS_AHEAD = {
     "report/budget.py",
     "report/budget_shares.py",
     "estimation/messages.py",  # noise of a message from its epsilon, before anything is sent
     "rounds/assemble.py",
     "experiments/config.py",
+    "evidence/tuning.py",
 }
 """Who asks what noise would cost, or only names an accountant; nothing of it is called spent."""
 
@@ -472,7 +478,12 @@ def test_nobody_else_asks_an_accountant_what_was_spent(code: dict[str, list[ast.
     assert found <= REPLAYS | PLANS_AHEAD
 
 
-OPENS_LEDGERS = {"report/integrity.py", "report/verify.py", "federation/protocol/client_store.py"}
+OPENS_LEDGERS = {
+    "report/integrity.py",
+    "report/verify.py",
+    "evidence/verify.py",
+    "federation/protocol/client_store.py",
+}
 """Who reads a ledger without knowing that it is as it was: those who find out, and one that tells no epsilon."""
 
 
