@@ -39,6 +39,7 @@ TRUSTED: Final = {
     "privacy/accounting/pld.py": "privacy loss distributions",
     "privacy/accounting/rdp.py": "Rényi divergences",
     "privacy/accounting/gaussian.py": "the Gaussian mechanism in closed form",
+    "privacy/accounting/risk.py": "from delta(epsilon) to mu, the trade-off curve and an attacker's advantage",
     "privacy/accounting/skellam.py": "the Skellam mechanism",
     "privacy/accounting/sampling.py": "what samplers must state; several queries of one batch",
     "privacy/ledger/ledger.py": "charges before anything is computed",

@@ -27,9 +27,11 @@ MAY_IMPORT = {
     "report": BASE | {"privacy", "sampling", "rounds"},
     "experiments": BASE | {"privacy", "data", "sampling", "models", "methods", "simulation", "rounds", "report"},
     "federation": BASE
-    | {"privacy", "data", "sampling", "models", "secagg", "simulation", "rounds", "report", "experiments"},
+    | {"privacy", "data", "sampling", "models", "secagg", "simulation", "rounds", "report", "experiments", "evidence"},
     "estimation": BASE | {"privacy", "data", "sampling", "models", "methods", "rounds", "report"},
-    "cli": BASE | {"data", "privacy", "report", "experiments", "estimation", "federation", "tacit"},
+    "evidence": BASE
+    | {"privacy", "data", "sampling", "models", "methods", "simulation", "rounds", "report", "experiments", "secagg"},
+    "cli": BASE | {"data", "privacy", "report", "experiments", "estimation", "federation", "evidence", "tacit"},
     "tacit": BASE | {"privacy", "data", "sampling", "models", "methods", "rounds", "report", "experiments"},
 }
 EVERYTHING = set(MAY_IMPORT) | {"papers"}
@@ -133,14 +135,20 @@ def test_nothing_outside_asks_which_mechanism_it_has() -> None:
     assert {str(path.relative_to(SOURCE)): asked for path in outside if (asked := asked_types(path) & kinds)} == {}
 
 
-REPLAYS = {"report/spending.py", "federation/protocol/client_store.py"}
-"""Who turns charges into epsilons: reports, and a member that asks what it can still afford."""
+REPLAYS = {
+    "report/spending.py",
+    "federation/protocol/client_store.py",
+    "evidence/certificate.py",  # the curve behind the statement's epsilon
+    "evidence/run_audit.py",  # the claim that it attacks, from the ledger of the attacked run
+}
+"""Who turns charges into epsilons: reports, evidence, and a member that asks what it can still afford."""
 PLANS_AHEAD = {
     "report/budget.py",
     "report/budget_shares.py",
     "estimation/messages.py",  # noise of a message from its epsilon, before anything is sent
     "rounds/assemble.py",
     "experiments/config.py",
+    "evidence/tuning.py",
 }
 """Who asks what noise would cost, or only names an accountant; nothing of it is called spent."""
 
@@ -168,7 +176,12 @@ def test_nobody_else_asks_an_accountant_what_was_spent(code: dict[str, list[ast.
     assert found <= REPLAYS | PLANS_AHEAD
 
 
-OPENS_LEDGERS = {"report/integrity.py", "report/verify.py", "federation/protocol/client_store.py"}
+OPENS_LEDGERS = {
+    "report/integrity.py",
+    "report/verify.py",
+    "evidence/verify.py",
+    "federation/protocol/client_store.py",
+}
 """Who reads a ledger without knowing that it is as it was: those who find out, and one that tells no epsilon."""
 
 

@@ -1,6 +1,7 @@
 """Callbacks see a simulation; trackers write what their own libraries read; a federation tells what was paid for."""
 
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,9 @@ def test_an_unknown_tracker_is_told_before_the_first_round(tmp_path: Path) -> No
 
 def test_tensorboard_reads_what_was_tracked(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="pip install 'tacit-fl[tensorboard]'")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
+    events_of = import_module("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
     result = run(tmp_path / "run", 'run.track=["tensorboard"]')
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    events = events_of(str(tmp_path / "run" / "tensorboard")).Reload()
     last = events.Scalars("all/personal_mean")[-1]
     assert last.step == 8
     assert last.value == pytest.approx(result.findings.value("all", "personal_mean"), abs=1e-6)
@@ -136,8 +136,7 @@ def wandb_records(file: Path) -> list[bytes]:
 
 def test_weights_and_biases_reads_what_was_tracked(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="pip install 'tacit-fl[wandb]'")
-    from wandb.proto import wandb_internal_pb2 as messages
-
+    messages = import_module("wandb.proto.wandb_internal_pb2")
     result = train(tacit.WeightsAndBiases(), folder=tmp_path / "run")
     records = [messages.Record.FromString(each) for each in wandb_records(next((tmp_path / "run").rglob("*.wandb")))]
     items = [item for record in records for item in record.history.item]

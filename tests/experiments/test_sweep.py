@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 
 def test_a_frame_has_a_row_for_every_combination_and_seed(whole: Sweep) -> None:
-    frame = whole.frame()
+    frame: Any = whole.frame()
     assert len(frame) == 4
     assert not whole.failures
     assert not whole.left
@@ -60,7 +61,7 @@ def test_the_page_has_bands_a_front_and_paired_differences(whole: Sweep, tmp_pat
 
 
 def test_differences_are_paired_by_seed(whole: Sweep) -> None:
-    frame = whole.frame()
+    frame: Any = whole.frame()
     first, last = (frame[frame["epsilon"] == epsilon] for epsilon in (1.0, 6.0))
     gaps = 100 * (last.sort_values("seed")["personal"].to_numpy() - first.sort_values("seed")["personal"].to_numpy())
     assert differences(whole.measured).rows[-1][1:3] == ["2", f"{gaps.mean():+.2f}"]

@@ -12,6 +12,7 @@ from tacit.core.contract import Task
 from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.models import MLP, ModuleTask, check, has_batch_statistics, initialise, params
+from tacit.models.functional import Objective
 
 
 def rows(n: int, seed: int = 0, shape: tuple[int, ...] = (4,)) -> Tensor:
@@ -127,7 +128,7 @@ def test_dropout_of_rate_zero_is_no_dropout() -> None:
 
 def test_a_loss_that_averages_is_refused() -> None:
     with pytest.raises(TacitError, match="reduction='none'"):
-        check(MLP(4, 3), federation(), loss=nn.functional.cross_entropy)
+        check(MLP(4, 3), federation(), Objective(loss=nn.functional.cross_entropy))
 
 
 def test_check_leaves_the_global_generator_alone() -> None:

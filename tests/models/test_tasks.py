@@ -320,9 +320,9 @@ def test_a_metric_without_a_range_is_not_released_unless_one_is_stated() -> None
 
 
 def test_every_named_loss_and_metric_is_found_and_has_a_kind() -> None:
-    assert {name for names in FITS.values() for name in names} == set(METRICS.own)
-    for name in LOSSES.own:
-        assert find_loss(name) is LOSSES.own[name]
+    assert {name for names in FITS.values() for name in names} == set(METRICS.builtin)
+    for name in LOSSES.builtin:
+        assert find_loss(name) is LOSSES.builtin[name]
     assert kind_of(torch.zeros(3), find_loss(nn.BCEWithLogitsLoss())) == "labels"
     assert [metric.name for metric in find_metrics((), "tokens", find_loss("token-cross-entropy"))] == ["perplexity"]
 

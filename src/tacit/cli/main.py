@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from tacit.errors import TacitError
 from tacit.estimation.cli import estimate
+from tacit.evidence import cli as evidence
 from tacit.federation.service import cli as federation
 
 if TYPE_CHECKING:
@@ -202,6 +203,7 @@ def show(
 
 @app.command(epilog="Example: `tacit budget --epsilon 3.6 --delta 1e-4 --rate 0.05 --rounds 500 --population 3400`")
 def budget(
+    ctx: typer.Context,
     epsilon: Annotated[float, typer.Option(help="What the whole run may cost.")] = 3.6,
     delta: Annotated[float, typer.Option(help="Well below 1 / (number of clients or records).")] = 1e-4,
     rate: Annotated[float, typer.Option(help="Share of the clients asked in a round (Poisson).")] = 0.05,
@@ -218,6 +220,10 @@ def budget(
     against: Annotated[
         Literal["server", "released"], typer.Option(help="With --bits: whom epsilon holds against.")
     ] = "released",
+    as_: Annotated[
+        Literal["epsilon", "mu", "risk"], typer.Option("--as", help="Beside epsilon: mu, and what an attacker gets.")
+    ] = "epsilon",
+    at_delta: Annotated[list[float] | None, typer.Option(help="Epsilon at this delta, too; may be repeated.")] = None,
 ) -> None:
     """Print how much noise a budget needs, or what a given noise costs, with the derivation."""
     from tacit.report.budget import budget as reckon
@@ -226,12 +232,27 @@ def budget(
     run: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rate": rate, "rounds": rounds}
     run |= {"population": population, "allow_large_delta": allow_large_delta}
     rest: dict[str, Any] = {"noise_multiplier": noise_multiplier, "fixed_size": fixed_size}
+    _refuse_unused_options(ctx, bits)
     if bits is None:
-        _console().print(reckon(**run, **rest, unit=unit, steps=steps, queries=queries))
+        more: dict[str, Any] = {"figures": as_, "other_deltas": at_delta or ()}
+        _console().print(reckon(**run, **rest, **more, unit=unit, steps=steps, queries=queries))
         return
+    rest |= {"at_delta": at_delta, "as": None if as_ == "epsilon" else as_}
     if unit != "client" or steps != 1 or queries != 1 or any(value is not None for value in rest.values()):
         raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
     _console().print(shares(**run, parameters=parameters, bits=bits, against=against))
+
+
+def _refuse_unused_options(ctx: typer.Context, bits: int | None) -> None:
+    """An option that would change nothing is an error: its reader would believe that it did."""
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    pairs = [("epsilon", "noise_multiplier"), ("rate", "fixed_size")]
+    for one, other in pairs:
+        if {one, other} <= given:
+            raise TacitError(f"--{one} and --{other.replace('_', '-')} are both given: leave out one of them")
+    for name in ("against", "parameters"):
+        if bits is None and name in given:
+            raise TacitError(f"--{name} is for noise in shares: add --bits, or leave it out")
 
 
 @app.command(epilog="Example: `tacit ledger runs/digits-0`, `tacit ledger my-federation --verify --heads heads.txt`")
@@ -376,6 +397,14 @@ app.command(epilog="Example: `tacit join hospital.example:8443 INVITATION --data
 )
 app.command(epilog="Example: `tacit leave --folder my-federation`")(federation.leave)
 app.command(epilog="Example: `tacit members --folder my-federation`")(federation.members)
+app.command(epilog="Example: `tacit certify runs/digits-0`")(evidence.certify)
+app.command(epilog="Example: `tacit verify certificate.json --ledger ledger.sqlite --models saved --key SHA256:...`")(
+    evidence.verify
+)
+app.command(epilog="Example: `tacit audit digits.toml --canaries 400`")(evidence.audit)
+app.command(epilog="Example: `tacit erase my-federation`")(evidence.erase)
+app.command(epilog="Example: `tacit tune digits.toml --try method.lr=0.1,0.3,1 --mean 5`")(evidence.tune)
+app.command(epilog="Example: `tacit attack runs/digits-0`")(evidence.attack)
 app.add_typer(estimate, name="estimate")
 
 

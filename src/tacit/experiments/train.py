@@ -25,7 +25,7 @@ from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
 from tacit.experiments.result import Result
 from tacit.experiments.toml import dumps
 from tacit.models.functional import Objective
-from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Plan
 from tacit.report.facts import Facts
@@ -106,10 +106,12 @@ def train(
     return result
 
 
-def run_config(config: Config, folder: Path, resume: bool = False, progress: bool = True) -> Result:
-    """The run of a configuration, in `folder`."""
+def run_config(
+    config: Config, folder: Path, resume: bool = False, progress: bool = True, earlier: Sequence[Charge] = ()
+) -> Result:
+    """The run of a configuration, in `folder`; `earlier`: as in `conduct`."""
     key, track = run_dir.secret(folder, resume), trackers(config.run.track or ())
-    return conduct(build(config), full(config), folder, resume, progress, key, track)
+    return conduct(build(config), full(config), folder, resume, progress, key, track, earlier)
 
 
 def conduct(
@@ -120,10 +122,12 @@ def conduct(
     progress: bool,
     key: bytes = b"",
     callbacks: Sequence[Callback] = (),
+    earlier: Sequence[Charge] = (),
 ) -> Result:
     """Everything is checked and calibrated before a folder is made; the configuration is written before a round.
 
-    `key`: the folder's secret, by which what is written of the data is keyed.
+    `key`: the folder's secret, by which what is written of the data is keyed. `earlier`: what the same accounts were
+    charged before, by the search that found the configuration; it counts against their budgets.
     """
     if path is None and resume:
         raise TacitError("resume needs the folder of the run: give folder=...")
@@ -140,6 +144,8 @@ def conduct(
             check_resumable(folder)
         ledger = Ledger.open(":memory:" if folder is None else folder.ledger)
         ledger.check()  # before anything of it is read: rows that were edited may hold anything
+        if earlier and not resume:
+            ledger.charge(0, earlier, nonce="before the run")
         return _go(parts, made, content, folder, ledger, resume, progress, key, callbacks)
 
 

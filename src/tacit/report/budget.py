@@ -5,14 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tacit.errors import TacitError
-from tacit.privacy.accounting.accountant import Accountant, Relation, answer, calibrate
+from tacit.privacy.accounting.accountant import Accountant, Relation, answer, calibrate, profile
+from tacit.privacy.accounting.risk import Risk, risk
 from tacit.privacy.ledger.ledger import Line
 from tacit.privacy.ledger.statement import shown, statement
 from tacit.report.earlier_runs import epochs_in
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 LARGE: Final = 10.0
 """Above this epsilon the guarantee is too weak to rely on; it is allowed, with a warning."""
+
+Figures = Literal["epsilon", "mu", "risk"]
 
 _MANY: Final = 20
 _WORST: Final = 10
@@ -63,6 +66,9 @@ class BudgetReport:
     prices: tuple[Price, ...]  # the last one is the whole run's
     derivation: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
+    figures: Figures = "epsilon"
+    risk: Risk | None = None  # where one of its figures was asked for
+    elsewhere: tuple[tuple[float, float], ...] = ()  # delta, and epsilon at it
 
     @property
     def epsilon(self) -> float:
@@ -78,7 +84,15 @@ class BudgetReport:
             words.add_row(Text(name, style="bold"), text)
         warnings = [Text(f"Warning: {text}", style="yellow") for text in self.warnings]
         title = f"epsilon with z = {self.noise_multiplier:#.4g} ({self._terms()})"
-        return Group(Text(self._headline(), style="bold"), words, Text(f"\n{title}", "bold"), self._table(), *warnings)
+        return Group(
+            Text(self._headline(), style="bold"),
+            words,
+            Text(f"\n{title}", "bold"),
+            self._table(),
+            *(f"at delta {delta:g}: epsilon {shown(epsilon)}" for delta, epsilon in self.elsewhere),
+            *([] if self.risk is None else [Text(f"\n{risk_in_words(self.risk, self.figures)}")]),
+            *warnings,
+        )
 
     def _terms(self) -> str:
         return f"{self.unit}-level, {self.relation}, delta {self.delta:g}"
@@ -112,12 +126,15 @@ def budget(
     population: int | None = None,
     fixed_size: int | None = None,
     allow_large_delta: bool = False,
+    figures: Figures = "epsilon",
+    other_deltas: Sequence[float] = (),
 ) -> BudgetReport:
     """The noise that keeps a run of `rounds` within epsilon, or, given a noise multiplier, the epsilon that it costs.
 
     `rate` is a Poisson sampler's; `fixed_size` asks for a cohort of that size out of `population` instead. For
     unit "record", `rate` is that of a local step's batch, `steps` the number of such steps in a round and `queries`
-    how many private gradients a batch answers: they compose inside its sample.
+    how many private gradients a batch answers: they compose inside its sample. `figures` other than epsilon add what
+    an attacker gets; `other_deltas` add what the same run costs there.
     """
     _check(delta, rounds, unit, steps, queries, population, allow_large_delta)
     event_of, relation, rate, drawn = _sampling(rate, population, fixed_size, unit, queries)
@@ -127,6 +144,7 @@ def budget(
         z, z_rdp = _checked_noise(noise_multiplier), None
     counts = sorted({n for n in (1, 10, 100) if n < rounds} | {rounds})
     prices = tuple(_price(event_of(z), n, n * steps, delta, relation) for n in counts)
+    whole = {event_of(z): rounds * steps}
     return BudgetReport(
         delta=delta,
         rate=rate,
@@ -138,6 +156,9 @@ def budget(
         prices=prices,
         derivation=_derivation(drawn, rounds, steps, queries, unit, relation, z),
         warnings=_warnings(prices[-1], population),
+        figures=figures,
+        risk=None if figures == "epsilon" else risk(profile(whole, relation, prices[-1].accountant)),
+        elsewhere=tuple((other, answer(whole, other, relation).epsilon) for other in other_deltas),
     )
 
 
@@ -145,6 +166,12 @@ def _checked_noise(multiplier: float) -> float:
     if not 0 < multiplier < math.inf:
         raise TacitError(f"noise multiplier {multiplier} must be a number above 0")
     return multiplier
+
+
+def risk_in_words(found: Risk, figures: Figures = "risk") -> str:
+    """mu with its regret; for "risk" also what it means."""
+    mu = f"Gaussian differential privacy: mu {shown(found.mu)}, with a regret of {found.regret:.2g}."
+    return mu if figures == "mu" else f"{mu}\n{found.words}"
 
 
 def _check(

@@ -1,4 +1,4 @@
-"""What a report of runs draws: a metric and epsilon over rounds, and the spread over clients."""
+"""What a report of runs draws: a metric and epsilon over rounds, the spread over clients, what an attacker gets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,9 +30,9 @@ class Legend:
 
 
 def figures(several: Sequence[RunSummary]) -> list[Figure]:
-    """The metric over rounds, epsilon over rounds, and the spread over clients; empty ones are left out."""
+    """The metric and epsilon over rounds, the spread over clients, what an attacker gets; empty ones are left out."""
     legend = Legend.of(several)
-    drawn = [accuracy(several, legend), *epsilon(several, legend), spread(several, legend)]
+    drawn = [accuracy(several, legend), *epsilon(several, legend), spread(several, legend), *trade_off(several, legend)]
     return [figure for figure in drawn if any(panel.series for panel in figure.panels)]
 
 
@@ -117,6 +117,31 @@ def _spending(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Seri
         if spending and promise.budget is not None:
             text, ends, budget = f"{whose}: budget {promise.budget:g}", [0, findings.facts.rounds], [promise.budget] * 2
             yield Series(text, ends, budget, color, style="dash", width=1.2, group=group)
+
+
+def trade_off(several: Sequence[RunSummary], legend: Legend) -> Iterator[Figure]:
+    """The best attacker's misses at each rate of false alarms, by level; a section for each unit."""
+    for unit in ("client", "record"):
+        held = [findings for findings in several if findings.facts.unit == unit]
+        lines = [line for findings in held for line in _attackers(findings, legend, len(several) > 1)]
+        if lines:
+            guess = Series("guessing", [0, 1], [1, 0], NEUTRAL, style="dash", width=1.2)
+            panel = Panel("", "false alarms", f"{unit}s missed", [guess, *lines], x_range=(0, 1), y_range=(0, 1.03))
+            note = (
+                f"Of the best possible attacker who asks whether a {unit} took part: the higher a line, the less it "
+                "learns. Where clients have accounts of their own, the one that spent most."
+            )
+            yield Figure("trade-off", note, [panel], f"What an attacker learns of a {unit}, at most", SIMULATION)
+
+
+def _attackers(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Series]:
+    for promise in findings.facts.promises:
+        found = None if findings.spending is None else findings.spending.risk(promise.level)
+        if found is not None:
+            group = findings.title if many else promise.level
+            name = f"{findings.title}, {promise.level}" if many else promise.level
+            alarms, misses = zip(*found.curve, strict=True)
+            yield Series(name, alarms, misses, legend.colors[group], group=group)
 
 
 def spread(several: Sequence[RunSummary], legend: Legend) -> Figure:

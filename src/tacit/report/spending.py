@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from tacit.errors import StorageError
-from tacit.privacy.accounting.accountant import Accountant, Relation, answer
+from tacit.privacy.accounting.accountant import Accountant, Relation, answer, profile
+from tacit.privacy.accounting.risk import Risk, risk
 from tacit.privacy.ledger.earlier_events import put_right
 from tacit.privacy.ledger.ledger import Budget, Entry, Ledger
 from tacit.privacy.membership import Stays, promise, replayed
@@ -64,6 +65,27 @@ class Spending:
             for promise in self.facts.promises
             if promise.level in found and promise.delta is not None
         }
+
+    def costliest(self, level: str) -> dict[Any, int]:
+        """The events behind the level's figure in `now`: those of the client that spent most; none for no account."""
+        found, bounds = self._promises[level], {}
+        for history in undominated(self._histories(self.rounds).get(level, ())):
+            bounds[history] = answer(dict(history), found.delta or 0.5, self._relation(found), "rdp").epsilon
+        asked: Accountant = self.facts.accountant  # type: ignore[assignment]
+        best: tuple[float, History] = (-1.0, frozenset())
+        for history in sorted(bounds, key=lambda each: bounds[each], reverse=True):
+            if bounds[history] <= best[0]:
+                break
+            cost = answer(dict(history), found.delta or 0.5, self._relation(found), asked).epsilon
+            best = max(best, (cost, history), key=lambda each: each[0])
+        return dict(best[1])
+
+    def risk(self, level: str) -> Risk | None:
+        """What an attacker gets of a member of the level, at most; None for a level without an account."""
+        if level not in self.now:
+            return None
+        accountant: Accountant = next(iter(self.now[level]))  # type: ignore[assignment]
+        return risk(profile(self.costliest(level), self._relation(self._promises[level]), accountant))
 
     @cached_property
     def over_rounds(self) -> list[tuple[int, dict[str, Spent]]]:

@@ -17,6 +17,9 @@ from rich.table import Table
 
 from tacit.core.columns import Columns
 from tacit.errors import TacitError
+from tacit.evidence import certificate
+from tacit.evidence.certificate_page import page
+from tacit.evidence.signing import fingerprint, make_key
 from tacit.experiments.build import build_privacy, load_data
 from tacit.experiments.config import Config, FederationTable
 from tacit.federation.flower.processes import LOOPBACK, Link, Node, free_port
@@ -154,8 +157,21 @@ def _watched(
 
         site.conduct([run_folder], watch=watch)
     console.print(_picture(run_folder))
+    _certify(run_folder.folder, console)
     assert run_folder.outcome is not None
     return run_folder.outcome
+
+
+def _certify(folder: Path, console: Console) -> None:
+    """Beside the ledger, for members to countersign. A run that cannot be certified has ended all the same."""
+    try:
+        content = certificate.certify(folder, make_key(folder.parent / "certificate.key"))
+    except TacitError as error:
+        console.print(f"no certificate: {error}")
+        return
+    certificate.write(content, folder / "certificate.json")
+    certificate.write_text(page(content), folder / "certificate.html")
+    console.print(f"certificate: {folder / 'certificate.json'}, signed by {fingerprint(content['signature']['key'])}")
 
 
 def _line(row: dict[str, Any]) -> str:

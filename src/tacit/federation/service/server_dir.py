@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tacit.federation.protocol.terms import Terms, read_terms
 from tacit.federation.service.experiment import experiment_of, server_side
 from tacit.federation.service.models import save_shared
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report.facts import Facts
 from tacit.rounds.round import Report
 
 
@@ -92,6 +93,9 @@ class ServerFolder:
     def _go(self, transport: Transport) -> None:
         with self.ledger() as ledger:
             server = self.server(transport, ledger)
+            engine = server.made.engine
+            promised = Facts.of(server.terms.run, engine.method, engine.plan, bool(server.made.shapes.upload))
+            self._write("promises", asdict(replace(promised, simulation="")))
             reason = server.go()
             ended = {"round": server.progress.round, "stopped": reason, "rejected": dict(server.rejections)}
             self._write("outcome", ended | {"ledger": str(ledger.head())} | self._hand_out(server, ledger))

@@ -13,6 +13,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
+import numpy as np
+
 from tacit.errors import TacitError
 from tacit.privacy.accounting.events import FLOOR, atoms, describe, from_json, to_json
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_multiplier
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accountant",
     "Answer",
+    "Profile",
     "Relation",
     "answer",
     "calibrate",
@@ -34,6 +37,7 @@ __all__ = [
     "gaussian_epsilon",
     "gaussian_multiplier",
     "most",
+    "profile",
     "to_json",
 ]
 
@@ -41,6 +45,9 @@ Accountant = Literal["pld", "rdp"]
 Relation = Literal["add/remove", "replace-one", "replace", "zero-out"]
 """Neighbours: with and without one unit; one unit exchanged in a fixed-size sample; any two data sets of a client
 (local model); a client's contribution and zero. Multipliers are relative to the relation's own sensitivity."""
+
+Profile = Callable[[np.ndarray], np.ndarray]
+"""The least delta that is known to hold, of each epsilon."""
 
 _CEILING: Final = 1e8  # no plausible target needs a larger multiplier
 _DIGITS: Final = 5
@@ -74,6 +81,32 @@ def curve(
 ) -> list[float]:
     """Epsilon after each of the numbers of rounds."""
     return [epsilon({event: count}, delta, relation, accountant) for count in rounds]
+
+
+def profile(history: Mapping["DpEvent", int], relation: Relation, accountant: Accountant = "pld") -> Profile:
+    """An upper bound on delta at each epsilon of at least 0, of all events together: what `answer` reads at one delta.
+
+    Example:
+        >>> import numpy as np
+        >>> from dp_accounting import GaussianDpEvent
+        >>> profile({GaussianDpEvent(1.0): 1}, "add/remove")(np.array([0.0])).round(4)
+        array([0.3829])
+    """
+    from tacit.privacy.accounting.pld import pld_profile
+    from tacit.privacy.accounting.rdp import rdp_profile
+
+    _check(0.5, relation, accountant)
+    events = atoms(history)
+    if not events or any(_unprotected(event) for event in events):
+        return lambda epsilons: np.full(np.shape(epsilons), float(bool(events)))
+    exact = pld_profile(events, relation) if accountant == "pld" else None
+    return rdp_profile(events, relation) if exact is None else exact
+
+
+def _unprotected(event: "DpEvent") -> bool:
+    import dp_accounting as dp
+
+    return event == dp.NonPrivateDpEvent()
 
 
 def calibrate(

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
 from scipy.special import log_ndtr
 
 from tacit.errors import TacitError
@@ -34,6 +35,12 @@ def gaussian_epsilon(z: float, delta: float) -> float:
     if not (z > 0 and 0 < delta < 1):
         raise TacitError(f"noise multiplier {z} must be above 0 and delta {delta} between 0 and 1")
     return least(lambda epsilon: _log_delta(epsilon, z) <= math.log(delta), guess=1.0)
+
+
+def gaussian_deltas(epsilons: np.ndarray, mu: np.ndarray | float) -> np.ndarray:
+    """`gaussian_delta` of many at once, by mu = 1 / z: the privacy profile of Gaussian differential privacy."""
+    above, below = log_ndtr(mu / 2 - epsilons / mu), epsilons + log_ndtr(-mu / 2 - epsilons / mu)
+    return np.exp(above) * -np.expm1(np.minimum(below - above, 0.0))
 
 
 def least(holds: Callable[[float], bool], guess: float, precision: float = _PRECISION) -> float:

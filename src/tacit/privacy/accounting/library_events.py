@@ -7,11 +7,12 @@ from typing import Any, Final
 import attr
 import dp_accounting as dp
 import numpy as np
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
 from tacit.errors import TacitError
 from tacit.privacy.accounting.events import FLOOR, Atoms, atoms, describe, flatten, register
 from tacit.privacy.accounting.pld import Loss, LossDistribution, loss, loss_distribution
-from tacit.privacy.accounting.rdp import ORDERS, SLACK, renyi_divergences, sampled_gaussian
+from tacit.privacy.accounting.rdp import ORDERS, SLACK, divergences, renyi_divergences, sampled_gaussian
 
 _SLOW_ABOVE: Final = 1024  # fixed-size sampling costs time quadratic in the order
 
@@ -26,6 +27,7 @@ for _kind in (
     dp.SampledWithoutReplacementDpEvent,
     dp.SelfComposedDpEvent,
     dp.ComposedDpEvent,
+    RepeatAndSelectDpEvent,
 ):
     register(_kind)
 
@@ -141,6 +143,11 @@ def _(event: Any, unit: str = "client") -> str:
     return f"concentrated noise, rho {event.rho:.4g}" + (f", xi {event.xi:.4g}" if event.xi else "")
 
 
+@describe.register(RepeatAndSelectDpEvent)
+def _(event: Any, unit: str = "client") -> str:
+    return f"the best of a random number of trials, {event.mean:g} on average, of {describe(event.event, unit)}"
+
+
 @describe.register(dp.NonPrivateDpEvent)
 def _(event: Any, unit: str = "client") -> str:
     return "a release without noise: no guarantee"
@@ -166,6 +173,18 @@ def _(event: Any, relation: str) -> np.ndarray:
     if relation not in ("add/remove", "zero-out"):
         raise TacitError(f"Poisson sampling is not accounted for {relation!r} neighbours: use add/remove")
     return sampled_gaussian(event.sampling_probability, event.event.noise_multiplier) + SLACK
+
+
+@renyi_divergences.register(RepeatAndSelectDpEvent)
+def _(event: Any, relation: str) -> np.ndarray:
+    """The best of a geometric number of trials (Papernot and Steinke 2022, Theorem 2 with eta 1), at the best order."""
+    if event.shape != 1 or not event.mean > 1:
+        raise TacitError(
+            f"{event.mean:g} trials of shape {event.shape:g}: a geometric number (shape 1) above 1 is known"
+        )
+    trial = np.sum([n * divergences(atom, relation) for atom, n in atoms({event.event: 1}).items()], axis=0)
+    often = math.log(event.mean)
+    return trial + float(np.min(2 * (1 - 1 / ORDERS) * trial + 2 * often / ORDERS)) + often / (ORDERS - 1) + SLACK
 
 
 @renyi_divergences.register(dp.DpEvent)

@@ -6,13 +6,15 @@ of dp-accounting 0.6 counts repeated randomised response once, and doubles a Gau
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, reduce, singledispatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from tacit.errors import TacitError
 from tacit.privacy.accounting.events import handler
-from tacit.privacy.accounting.gaussian import gaussian_epsilon, least
+from tacit.privacy.accounting.gaussian import gaussian_deltas, gaussian_epsilon, least
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -34,22 +36,55 @@ def pld_epsilon(history: Mapping["DpEvent", int], delta: float, relation: str) -
     None where PLD has no good answer: for an event that it does not model, for more than 262,144 of them, or for
     a delta that is lost in rounding.
     """
-    import dp_accounting as dp
-
-    if all(isinstance(event, dp.GaussianDpEvent) for event in history):
-        (gaussian,) = history
-        return gaussian_epsilon(gaussian.noise_multiplier, delta)  # type: ignore[attr-defined]
-    losses = [(loss(event, relation), count) for event, count in history.items()]
-    known = [(each, count) for each, count in losses if each is not None]
-    events = sum(history.values())
-    left = delta - _ROUNDING * max(100, events)
-    if len(known) < len(losses) or left < delta / 2 or events > _MOST_EVENTS:
+    if (z := _only_gaussian(history)) is not None:
+        return gaussian_epsilon(z, delta)
+    known = _losses(history, relation)
+    left = delta - rounding(history)
+    if known is None or left < delta / 2:
         return None
-    interval = _interval(known)
-    plds = [_distribution(event, relation, interval).self_compose(count) for event, count in history.items()]
-    value = _epsilon(reduce(lambda one, other: one.compose(other), plds), left)
+    value = _epsilon(_compose(history, known, relation), left)
     value = min(value, sum(count * each.pure for each, count in known))
     return value if math.isfinite(value) else None
+
+
+def pld_profile(history: Mapping["DpEvent", int], relation: str) -> Callable[[np.ndarray], np.ndarray] | None:
+    """An upper bound on delta at each epsilon, exact for Gaussians alone; None where `pld_epsilon` has no answer."""
+    if (z := _only_gaussian(history)) is not None:
+        return lambda epsilons: gaussian_deltas(epsilons, 1 / z)
+    known = _losses(history, relation)
+    if known is None:
+        return None
+    pld, slack = _compose(history, known, relation), rounding(history)
+    return lambda epsilons: np.minimum(
+        np.asarray(pld.get_delta_for_epsilon(np.asarray(epsilons).tolist())) + slack, 1.0
+    )
+
+
+def rounding(history: Mapping["DpEvent", int]) -> float:
+    """What Fourier transforms may take off delta."""
+    return _ROUNDING * max(100, sum(history.values()))
+
+
+def _only_gaussian(history: Mapping["DpEvent", int]) -> float | None:
+    """The noise multiplier of a history that is one Gaussian."""
+    import dp_accounting as dp
+
+    if not all(isinstance(event, dp.GaussianDpEvent) for event in history):
+        return None
+    (gaussian,) = history
+    return gaussian.noise_multiplier  # type: ignore[attr-defined]
+
+
+def _losses(history: Mapping["DpEvent", int], relation: str) -> "list[tuple[Loss, int]] | None":
+    losses = [(loss(event, relation), count) for event, count in history.items()]
+    known = [(each, count) for each, count in losses if each is not None]
+    return None if len(known) < len(losses) or sum(history.values()) > _MOST_EVENTS else known
+
+
+def _compose(history: Mapping["DpEvent", int], known: "Sequence[tuple[Loss, int]]", relation: str) -> LossDistribution:
+    interval = _interval(known)
+    plds = [_distribution(event, relation, interval).self_compose(count) for event, count in history.items()]
+    return reduce(lambda one, other: one.compose(other), plds)
 
 
 def _epsilon(pld: LossDistribution, delta: float) -> float:

@@ -1,7 +1,7 @@
 """Renyi accounting: the divergence of each event at many orders, and epsilon from their sum."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, singledispatch
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,9 +24,23 @@ SLACK: Final = 1e-13  # more than rounding can take off a divergence
 
 def rdp_epsilon(history: Mapping["DpEvent", int], delta: float, relation: str) -> float:
     """An upper bound on epsilon (Canonne, Kamath and Steinke 2020, Proposition 12), at the best of all orders."""
-    divergence = np.sum([count * divergences(event, relation) for event, count in history.items()], axis=0)
-    costs = divergence + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
+    costs = _composed(history, relation) + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
     return max(0.0, float(np.min(costs)))
+
+
+def rdp_profile(history: Mapping["DpEvent", int], relation: str) -> Callable[[np.ndarray], np.ndarray]:
+    """An upper bound on delta at each epsilon: the same proposition, solved for delta."""
+    divergence = _composed(history, relation)
+
+    def deltas(epsilons: np.ndarray) -> np.ndarray:
+        exponents = (ORDERS - 1) * (divergence + np.log1p(-1 / ORDERS) - np.asarray(epsilons)[..., None])
+        return np.exp(np.minimum(np.min(exponents - np.log(ORDERS), axis=-1), 0.0))
+
+    return deltas
+
+
+def _composed(history: Mapping["DpEvent", int], relation: str) -> np.ndarray:
+    return np.sum([count * divergences(event, relation) for event, count in history.items()], axis=0)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -1,0 +1,65 @@
+"""What an attacker gets, from privacy loss distributions and in closed form."""
+
+import math
+from typing import Any
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+
+from tacit.privacy.accounting.accountant import answer, profile
+from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from tacit.privacy.accounting.risk import gaussian_risk, risk
+
+SAMPLED: dict[Any, int] = {dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.2)): 500}
+
+
+@pytest.mark.parametrize("z", [0.2, 0.5, 1.0, 3.0, 40.0])
+def test_figures_of_a_gaussian_are_its_closed_forms_to_a_millionth(z: float) -> None:
+    found, exact = risk(profile({dp.GaussianDpEvent(z): 1}, "add/remove")), gaussian_risk(1 / z)
+    assert found.mu == pytest.approx(1 / z, abs=1e-6)
+    assert found.advantage == pytest.approx(exact.advantage, abs=1e-6)
+    assert found.found == pytest.approx(exact.found, abs=1e-6)
+    assert np.array(found.curve) == pytest.approx(np.array(exact.curve), abs=1e-6)
+    assert found.regret < 1e-6
+
+
+def test_mu_covers_every_epsilon_and_delta_of_a_sampled_gaussian() -> None:
+    found = risk(profile(SAMPLED, "add/remove"))
+    for delta in (1e-2, 1e-4, 1e-6, 1e-8):
+        assert gaussian_epsilon(1 / found.mu, delta) >= answer(SAMPLED, delta, "add/remove").epsilon
+    assert 0 < found.regret < 0.05
+
+
+def test_the_curve_lies_below_what_every_epsilon_and_delta_allow_and_is_convex() -> None:
+    """The rule that any (epsilon, delta) imposes on false alarms and misses, and that a curve above it would break."""
+    found, deltas = risk(profile(SAMPLED, "add/remove")), profile(SAMPLED, "add/remove")
+    alarms, misses = np.array(found.curve).T
+    for epsilon in (0.0, 1.0, 3.0, 6.0):
+        delta = float(deltas(np.array([epsilon]))[0])
+        assert (alarms * math.exp(epsilon) + misses >= 1 - delta - 1e-9).all()
+        assert (alarms + misses * math.exp(epsilon) >= 1 - delta - 1e-9).all()
+    slopes = np.diff(misses) / np.diff(alarms)
+    assert (np.diff(slopes) >= -1e-9).all()
+
+
+def test_renyi_accounting_never_promises_less_risk_than_loss_distributions() -> None:
+    tight, loose = (risk(profile(SAMPLED, "add/remove", accountant)) for accountant in ("pld", "rdp"))
+    assert loose.mu >= tight.mu
+    assert loose.advantage >= tight.advantage
+    assert loose.found >= tight.found
+
+
+def test_a_profile_says_what_answers_say() -> None:
+    for accountant in ("pld", "rdp"):
+        found = answer(SAMPLED, 1e-5, "add/remove", accountant).epsilon
+        assert profile(SAMPLED, "add/remove", accountant)(np.array([found]))[0] == pytest.approx(1e-5, rel=1e-3)
+    assert profile({dp.GaussianDpEvent(2.0): 1}, "replace")(np.array([0.7]))[0] == pytest.approx(gaussian_delta(0.7, 2))
+
+
+def test_nothing_released_is_no_risk_and_a_release_without_noise_is_all_of_it() -> None:
+    histories: list[dict[Any, int]] = [{}, {dp.NonPrivateDpEvent(): 1}]
+    nothing, bare = (risk(profile(events, "add/remove")) for events in histories)
+    assert (nothing.mu, nothing.advantage) == (0, 0)
+    assert nothing.found == pytest.approx(0.01)
+    assert (bare.mu, bare.advantage, bare.found) == (math.inf, 1, 1)
