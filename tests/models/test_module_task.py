@@ -230,3 +230,29 @@ def test_the_batch_rule_is_back_after_a_failure() -> None:
     with pytest.raises(RuntimeError):
         task.apply(net | stats, rows(4, shape=(9,)))
     torch.testing.assert_close(task.apply(net, rows(4)), copy.deepcopy(normed()).train()(rows(4)))
+
+
+class Gives(nn.Module):
+    """Makes something else of its logits."""
+
+    def __init__(self, made: object) -> None:
+        super().__init__()
+        self.linear, self.made = nn.Linear(4, 3), made
+
+    def forward(self, x: Tensor) -> object:
+        logits = self.linear(x)
+        return self.made(logits) if callable(self.made) else self.made
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda logits: (logits,), "gives a tuple"),
+        (None, "gives a NoneType"),
+        (lambda logits: logits.long(), "floating-point"),
+        (lambda logits: logits * float("nan"), "not finite"),
+    ],
+)
+def test_outputs_that_no_loss_can_be_taken_of_are_refused(made: object, words: str) -> None:
+    with pytest.raises(TacitError, match=words):
+        check(Gives(made), federation())

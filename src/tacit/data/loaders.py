@@ -248,6 +248,10 @@ def load(source: str, **options: Unpack[LoadOptions]) -> FederatedDataset:
     if isinstance(pool, FederatedDataset):
         _refuse_dividing(source, shared)
         return pool
+    if not isinstance(pool, Pool):
+        raise TacitError(
+            f"the source '{source}' gives a {type(pool).__name__}: let it give a Pool or a FederatedDataset"
+        )
     how: Any = {name: value for name, value in options.items() if name in known}
     return divide(normalised(pool, normalise, options.get("seed", 0)) if normalise else pool, **how)
 

@@ -201,7 +201,7 @@ def check(
     _parameters(module, federation)
     x, y = federation.take(torch.tensor([0, len(federation.x) - 1]))
     task = ModuleTask(module, precision=precision)
-    outputs = _run(lambda: task.apply({}, x), task.module, x)
+    outputs = _numbers(module, _run(lambda: task.apply({}, x), task.module, x))
     loss = _loss(objective, outputs, y, federation.classes)
     kind = kind_of(y, loss)
     task = replace(task, loss=loss, kind=kind, metrics=find_metrics(objective.metrics, kind, loss))
@@ -211,6 +211,18 @@ def check(
     _vectorised(task, x, y)
     check_only_trainable_move(task, task.module, params(module), x, y, task.tokens)
     return task
+
+
+def _numbers(module: nn.Module, outputs: Any) -> Tensor:
+    """Outputs that a loss can be taken of."""
+    kind = type(module).__name__
+    if not isinstance(outputs, Tensor):
+        raise TacitError(f"{kind} gives a {type(outputs).__name__}: let its forward return one tensor, [rows, ...]")
+    if not outputs.is_floating_point():
+        raise TacitError(f"{kind} gives {outputs.dtype}: let its forward return floating-point numbers, such as logits")
+    if not bool(outputs.isfinite().all()):
+        raise TacitError(f"{kind} gives numbers that are not finite for the first rows: check its start and its layers")
+    return outputs
 
 
 def _loss(objective: Objective, outputs: Tensor, y: Tensor, classes: int) -> Loss:

@@ -45,6 +45,7 @@ class SoftmaxRegression(nn.Module):
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
+        check_widths((inputs, classes))
         self.inputs = inputs
         self.linear = nn.Linear(inputs, classes)
 
