@@ -75,7 +75,7 @@ def test_a_fitting_module_passes_and_bytes_are_seen_as_float32() -> None:
     check(MLP(4, 3), federation())
     check(normed(), federation())
     check(MLP(4, 3).double(), federation(torch.float64))
-    pixels = from_clients({"a": ((rows(3) * 9).abs().to(torch.uint8), [0, 1, 2])})
+    pixels = from_clients({"a": ((rows(3) * 9).abs().to(torch.uint8), [0, 1, 2])}, images=True)
     check(MLP(4, 3), pixels)
 
 
