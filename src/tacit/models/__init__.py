@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from tacit.core.checked import checked, shown
 from tacit.core.registry import Registry
@@ -112,7 +113,7 @@ def initialise(module: Module, seed: int) -> Module:
 def start(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
     """A module as it is; a class or a function is called, and what it draws comes from the seed alone."""
     if isinstance(model, nn.Module):
-        return model
+        return _with_shapes(model)
     name = getattr(model, "__name__", type(model).__name__)
     try:
         with seeded(seed):
@@ -121,6 +122,14 @@ def start(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
         raise TacitError(f"{name}() makes no model ({error}): give one, or lambda: Net(...)") from error
     if not isinstance(module, nn.Module):
         raise TacitError(f"{name}() gives {shown(module)}: give a model, or a function that returns one")
+    return _with_shapes(module)
+
+
+def _with_shapes(module: Module) -> Module:
+    """The module, if no layer waits for a first batch to know its shape."""
+    for name, leaf in module.named_parameters():
+        if is_lazy(leaf):
+            raise TacitError(f"parameter '{name}' of a lazy layer has no shape yet: call the model on a batch before")
     return module
 
 

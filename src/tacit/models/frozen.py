@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from tacit.core import tree
+from tacit.core.columns import each
 from tacit.core.contract import Task, Tree
 from tacit.errors import TacitError
 
@@ -53,10 +54,14 @@ def check_only_trainable_move(task: Task, module: nn.Module, start: Tree, x: Ten
 
 
 def _made_up(x: Tensor, tokens: int) -> Tensor:
-    draw = torch.Generator().manual_seed(0)
-    if tokens:
-        return torch.randint(min(1, tokens - 1), tokens, x.shape, generator=draw).to(x.dtype)
-    return torch.randn(x.shape, generator=draw, dtype=x.dtype)
+    draw, most = torch.Generator().manual_seed(0), tokens or 2
+
+    def one(leaf: Tensor) -> Tensor:
+        if tokens or not leaf.is_floating_point():
+            return torch.randint(min(1, most - 1), most, leaf.shape, generator=draw).to(leaf.dtype)
+        return torch.randn(leaf.shape, generator=draw, dtype=leaf.dtype)
+
+    return each(one, x)
 
 
 def _fixed(module: nn.Module) -> Mapping[str, Tensor]:

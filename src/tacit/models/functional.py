@@ -385,12 +385,16 @@ def _entered(module: nn.Module) -> Iterator[list[str]]:
 
 
 def _pure(task: ModuleTask, outputs: Tensor, x: Tensor) -> None:
+    buffers = {name: leaf.clone() for name, leaf in task.module.named_buffers()}
     again = _run(lambda: task.apply({}, x), task.module, x)
     if not torch.equal(outputs.nan_to_num(), again.nan_to_num()):
+        kind, now = type(task.module).__name__, dict(task.module.named_buffers())
+        changed = [name for name in buffers if not torch.equal(buffers[name], now[name])]
         raise TacitError(
-            f"{type(task.module).__name__} gives other outputs for the same rows: remove what is random in it "
-            "(torch's dropout may stay)"
-        )
+            f"{kind} gives other outputs for the same rows: "
+            + (f"forward writes to buffer '{changed[0]}'; make it a parameter, or keep it fixed" if changed else
+               "remove what is random in it (torch's dropout may stay)")
+        )  # fmt: skip
 
 
 def _drops(task: ModuleTask, x: Tensor) -> bool:
