@@ -18,6 +18,7 @@ from tacit.data.dataset import FederatedDataset, from_clients
 from tacit.errors import TacitError
 from tacit.methods import FedAvg
 from tacit.models import check, params
+from tacit.models.functional import fit_inputs
 from tacit.models.layers import Layers
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms.gradient import ghost
@@ -177,8 +178,9 @@ def test_the_page_names_no_other_layers() -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name[:6] not in ("packed", "`nn.Ba")])
 def test_private_gradients_are_the_clipped_gradients_of_examples_one_by_one(name: str) -> None:
-    task = check(build(name).double(), world().astype(torch.float64))
-    x, y = world().astype(torch.float64).take(torch.arange(5))
+    network = build(name).double()
+    data = fit_inputs(network, world(), torch.float64)
+    task, (x, y) = check(network, data), data.take(torch.arange(5))
     leaves, words = params(task.module), torch.arange(5).unsqueeze(-1)
 
     def clipped(row: int) -> Tree:

@@ -66,7 +66,7 @@ def test_a_misspelt_word_is_met_with_the_nearest_one(text: str, said: str) -> No
 
 
 def test_a_word_like_no_other_is_met_with_all_of_them() -> None:
-    assert complaint("[run]\nzzz = 1") == "unknown key 'run.zzz': use one of checkpoint_every, dtype"
+    assert complaint("[run]\nzzz = 1") == "unknown key 'run.zzz': use one of checkpoint_every, dtype, track"
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_file_runs_a_method_a_model_and_a_dataset_that_stand_beside_it(file: P
         ("kind = 'l1'", "method.kind is 'l1': use one of l2, none"),
         (
             "strength = 1.0",
-            "method.strength is 1.0, and 'own_method:FedProx' does not use it: leave it out, or use ditto",
+            "method.strength is 1.0, and 'own_method:FedProx' does not use it: leave it out, or use fedprox",
         ),
     ],
 )

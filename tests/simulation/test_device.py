@@ -78,7 +78,7 @@ def test_models_run_on_another_device(model: nn.Module) -> None:
     """Convolutions are those of the device, not our kernels for CPUs: equal but for rounding."""
     side, draw = 16 if isinstance(model, FiveLayerCNN) else 8, np.random.default_rng(0)
     rows = {k: (draw.integers(255, size=(5, 1, side, side), dtype=np.uint8), draw.integers(3, size=5)) for k in "abc"}
-    federation = from_clients(rows, classes=3, common=rows["a"])
+    federation = from_clients(rows, classes=3, common=rows["a"], images=True)
     training = Training(1, Poisson(0.9), 4, seed=1, dtype=torch.float64)
     performance = Performance(chunk=2)
     parts = assemble(federation, initialise(model, 0), FedAvg(), Privacy(), training, performance=performance)

@@ -340,8 +340,8 @@ def from_clients(
 
     Example:
         >>> two = {"a": ([[0.5], [1.5]], [1.0, 2.0]), "b": ([[2.5], [3.5]], [3.0, 4.0])}
-        >>> from_clients(two, test_fraction=0.5).y
-        tensor([1., 3.])
+        >>> from_clients(two, test_fraction=0.5).sizes.tolist()
+        [1, 1]
     """
     proportion(test_fraction, "test_fraction", one=False)
     clients, named = _numbered(clients, classes)

@@ -103,7 +103,14 @@ class Tracker(Callback):
 
 
 class TensorBoard(Tracker):
-    """Event files in the run's folder (`tensorboard --logdir runs`), or in `folder`. Needs `tacit-fl[tensorboard]`."""
+    """Event files for `tensorboard --logdir runs`. Needs `tacit-fl[tensorboard]`.
+
+    Args:
+        folder: where they go; by default into the run's folder.
+
+    >>> import tacit
+    >>> watching = [tacit.TensorBoard()]  # train(..., callbacks=watching)
+    """
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self._folder, self._writer = folder, None
@@ -122,7 +129,15 @@ class TensorBoard(Tracker):
 
 
 class MLflow(Tracker):
-    """A run of MLflow, with the settings as its parameters. Needs `tacit-fl[mlflow]`."""
+    """A run of MLflow, with the settings as its parameters. Needs `tacit-fl[mlflow]`.
+
+    Args:
+        uri: where MLflow keeps its runs; by default as its own settings say.
+        experiment: the name under which MLflow lists it.
+
+    >>> import tacit
+    >>> watching = [tacit.MLflow("sqlite:///mlflow.db")]  # train(..., callbacks=watching)
+    """
 
     def __init__(self, uri: str | None = None, experiment: str = "tacit") -> None:
         self._uri, self._experiment, self._client, self._run = uri, experiment, None, ""
@@ -146,7 +161,15 @@ class MLflow(Tracker):
 
 
 class WeightsAndBiases(Tracker):
-    """A run of Weights & Biases, offline by default: `wandb sync` sends it. Needs `tacit-fl[wandb]`."""
+    """A run of Weights & Biases. Needs `tacit-fl[wandb]`.
+
+    Args:
+        project: its project there.
+        mode: "offline" keeps it on this machine, until `wandb sync` sends it; "online" sends it at once.
+
+    >>> import tacit
+    >>> watching = [tacit.WeightsAndBiases()]  # train(..., callbacks=watching)
+    """
 
     def __init__(self, project: str = "tacit", mode: str = "offline") -> None:
         self._project, self._mode, self._run = project, mode, None

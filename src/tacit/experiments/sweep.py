@@ -61,7 +61,18 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """The runs of a sweep. `failures` has a line for each that could not be run; `left` were not reached."""
+    """The runs of a sweep, as `tacit.sweep` gives them.
+
+    Args:
+        folder: where they are.
+        trials: all of them, done or not.
+        failures: a line for each that could not be run.
+        left: those that were not reached.
+
+    >>> import tacit
+    >>> tacit.Sweep(Path("runs/none"), ())
+    Sweep(runs/none: 0 runs, 0 failed, 0 left)
+    """
 
     folder: Path
     trials: Sequence[Trial]
@@ -127,6 +138,11 @@ def sweep(
 
     Raises:
         TacitError: for a setting that the experiment does not have; before any run.
+
+    >>> import tacit, tempfile
+    >>> small = {"rounds": 1, "data": {"clients": 6}, "model": {"name": "softmax"}}
+    >>> tacit.sweep(small, {}, out=tempfile.mkdtemp(), progress=False).frame()["seed"].tolist()
+    [0]
     """
     config = parse(dict(experiment)) if isinstance(experiment, Mapping) else load(Path(experiment))
     assignments = {key: [_written(value) for value in values] for key, values in settings.items()}

@@ -38,6 +38,9 @@ class Metric:
         range: what it lies in for every data set. Without one a deployment needs a public range to release it.
         finish: of the sums over rows.
 
+    Raises:
+        TacitError: without a name, or with a range that is not (lowest, highest).
+
     Example:
         >>> near = Metric("within 1", lambda outputs, y: ((outputs.squeeze(-1) - y).abs() < 1).float(), range=(0, 1))
         >>> float(near(torch.tensor([[1.0], [5.0]]), torch.tensor([1.0, 1.0])))

@@ -95,7 +95,7 @@ def test_renyi_epsilon_of_gaussians_is_the_formula_at_its_best_order(z: float, d
     orders = np.exp(np.linspace(math.log(1e-3), math.log(1e5), 20_000)) + 1
     costs = count * orders / (2 * z**2) + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
     found = epsilon({gaussian(z): count}, delta, "add/remove", "rdp")
-    assert found >= max(0, costs.min()) * (1 - 1e-9)
+    assert found >= max(0, costs.min()) * (1 - 1e-6)  # the best order may lie between two of these
     if 0.02 < costs.min() < 1000:
         assert found <= costs.min() * 1.05
 
