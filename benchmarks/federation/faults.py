@@ -113,7 +113,7 @@ def run_one(fed: Local, name: str, trial: int, before: dict[str, Counter]) -> di
         "finite": finite(run_folder),
         "took part": [row["took_part"] for row in run_folder.told()],
         "turns": [row["turn"] for row in run_folder.told()],
-        "ledgers agree": _agree(fed, run_folder, before),
+        **_compare(fed, run_folder, before),
         "charged at least what was released": _covered(run_folder),
         "seconds": round(time.monotonic() - began),
     }
@@ -139,18 +139,24 @@ def _answered(store: ClientStore, run: str) -> bool:
         return False
 
 
-def _agree(fed: Local, run_folder: ServerFolder, before: dict[str, Counter]) -> bool:
-    """Every client's ledger has what it had before this run, and what the server's ledger has against it; no more."""
-    alike = True
+def _compare(fed: Local, run_folder: ServerFolder, before: dict[str, Counter]) -> dict[str, Any]:
+    """Each member's ledger beside what it had before this run and what the server's ledger has against it.
+
+    Charges that the server alone has are of turns for which a member was charged and that it never saw. Charges that a
+    member alone has would be releases that the server did not pay for.
+    """
+    server_alone, member_alone = 0, 0
     with run_folder.ledger() as server:
         level = run_folder.terms.roster[0].level
         for name in fed.nodes:
             scopes = {f"client:{name}", f"server:{name}", f"level:{level}", f"released:{level}"}
             expected = before.setdefault(name, Counter()) + Counter(ledger_rows(server, scopes))
-            with ClientStore(fed.home(name).folder).ledger() as own:
-                before[name] = Counter(ledger_rows(own))
-            alike &= before[name] == expected
-    return alike
+            with ClientStore(fed.home(name).folder).ledger() as ledger:
+                before[name] = Counter(ledger_rows(ledger))
+            server_alone += (expected - before[name]).total()
+            member_alone += (before[name] - expected).total()
+    alike = server_alone == member_alone == 0
+    return {"ledgers agree": alike, "charged by the server alone": server_alone, "by a member alone": member_alone}
 
 
 def _covered(run_folder: ServerFolder) -> bool:
