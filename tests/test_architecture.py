@@ -12,7 +12,7 @@ SOURCE = ROOT / "src" / "tacit"
 BASE = {"core", "errors"}
 MAY_IMPORT = {
     "errors": set(),
-    "c_library": set(),  # C compiled on first use: for the compiler's kernels, and for the privacy room's own
+    "c_library": set(),  # C compiled on first use: for kernels of the compiler, the simulation and the privacy room
     "core": {"errors"},
     "compile": {"errors", "c_library"},  # an accelerator that can be taken out
     "secagg": {"errors"},  # a protocol: it knows neither privacy nor transport
@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "data": BASE,
     "sampling": BASE | {"data", "privacy"},
     "models": BASE | {"data"},
-    "simulation": BASE | {"privacy", "data", "sampling", "models", "secagg", "compile"},
+    "simulation": BASE | {"privacy", "data", "sampling", "models", "secagg", "compile", "c_library"},
     "rounds": BASE | {"privacy", "data", "sampling", "models", "simulation"},
     "report": BASE | {"privacy", "sampling", "rounds"},
     "experiments": BASE | {"privacy", "data", "sampling", "models", "methods", "simulation", "rounds", "report"},

@@ -15,8 +15,10 @@ from torch import Tensor
 from tacit import c_library
 from tacit.compile.kernels import build, compiled
 from tacit.compile.kernels.native_client_loop import NOTHING, OWN, Kind, Operand, Operation, written
-from tacit.compile.kernels.shuffles import shuffled
 from tacit.privacy.mechanisms import clipped_upload_sum
+from tacit.simulation import client_states, draws
+
+OTHERS = (clipped_upload_sum.SOURCE, client_states.SOURCE, draws.SOURCE)
 
 needs_a_compiler = pytest.mark.skipif(not compiled(), reason="no C compiler that the kernels can be built with")
 CLIENTS, ROWS, WIDE = 3, 4, 5
@@ -27,7 +29,7 @@ SIZE = ROWS * WIDE
 def test_a_compiler_has_nothing_to_complain_of(compiler: str) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"no {compiler} here")
-    sources = [*(str(build.HERE / name) for name in build.SOURCES), str(clipped_upload_sum.SOURCE)]
+    sources = [*(str(build.HERE / name) for name in build.SOURCES), *map(str, OTHERS)]
     command = [compiler, "-march=native", "-fsyntax-only", *c_library.WARNINGS, "-Werror", *sources]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -140,9 +142,9 @@ def test_numbers_that_are_no_operations_are_refused() -> None:
 @needs_a_compiler
 def test_shuffled_rows_that_have_no_place_are_refused() -> None:
     keys, sizes, firsts = np.zeros((2, 2), np.uint64), np.array([3, 9]), np.array([0, 3])
-    assert shuffled(keys, sizes, firsts, 1, 4, 3) is not None
+    assert draws.shuffle_rows(keys, sizes, firsts, 1, 4, 3) is not None
     with pytest.raises(ValueError, match="2 steps are too few for 9 rows"):
-        shuffled(keys, sizes, firsts, 1, 4, 2)
+        draws.shuffle_rows(keys, sizes, firsts, 1, 4, 2)
 
 
 @needs_a_compiler

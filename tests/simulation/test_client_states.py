@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.compile.kernels.rows import copy_rows
 from tacit.core.contract import Tree
 from tacit.errors import StorageError, TacitError
 from tacit.rounds import checkpoint
-from tacit.simulation.client_states import FileStore, MemoryStore, NoStates, Store, open_store
+from tacit.simulation.client_states import FileStore, MemoryStore, NoStates, Store, copy_rows, open_store
 
 LIKE = {"w": torch.zeros(3, 2), "b": torch.zeros(())}
 FIRST = {"w": torch.full((3, 2), 7.0), "b": torch.tensor(7.0)}

@@ -5,20 +5,26 @@ says. The file is read and written by position rather than mapped: pages stay ou
 full disk is an error instead of a fatal signal.
 """
 
+import ctypes
 import os
 import tempfile
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.compile.kernels.rows import LONG, copy_rows
+from tacit import c_library
 from tacit.core import tree
 from tacit.core.contract import Tree
 from tacit.core.files import storage
 from tacit.errors import StorageError
+
+SOURCE: Final = Path(__file__).with_name("rows.c")
+LONG: Final = 4096  # numbers of a row that are copied faster by themselves
 
 MEMORY_LIMIT = 64 * 2**20  # above this a population's states go to disk: checkpoints then need not hold them
 UNSAVED_LIMIT = 2**30  # the same for a run that leaves no checkpoints; only what was written takes memory
@@ -213,3 +219,23 @@ def _with_first(rows: Tensor, touched: np.ndarray, first: Tree) -> Tree:
     if not touched.all():
         rows[torch.from_numpy(~touched)] = tree.flatten(first).to(rows.dtype)
     return tree.unflatten(rows, first)
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    return c_library.load([SOURCE])
+
+
+def copy_rows(into: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+    """Each row, unbroken and of one length, to its place; what is converted on the way is torch's to do."""
+    if not rows:
+        return
+    library = _library()
+    kinds = {(each.dtype, each.numel(), each.is_contiguous()) for each in (*into, *rows)}
+    if library is None or rows[0].numel() < LONG or len(kinds) > 1 or not rows[0].is_contiguous():
+        for place, row in zip(into, rows, strict=True):
+            place.copy_(row)
+        return
+    places, sources = (torch.tensor([each.data_ptr() for each in tensors]) for tensors in (into, rows))
+    size = rows[0].numel() * rows[0].element_size()
+    c_library.call(library, "copy_rows", (sources, places), len(rows), size)

@@ -18,8 +18,6 @@ SOURCES: Final = (
     "first.c",
     "linear.c",
     "each_client.c",
-    "rows.c",
-    "shuffles.c",
     "room.c",
 )
 

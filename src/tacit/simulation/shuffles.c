@@ -3,7 +3,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "room.h"
 
 enum { WORDS = 4, ROUNDS = 10, BITS = 53 };
 
@@ -57,15 +56,15 @@ static void shuffle(Stream *s, long n, Ticket *tickets, Ticket *sorted, long *en
 }
 
 /* keys [clients, 2], sizes and firsts [clients]: how many rows a client has, and where they begin. To rows and mask
-   [clients, steps, batch], live [clients, steps]; steps are no fewer than anybody's. */
+   [clients, steps, batch], live [clients, steps]; steps are no fewer than anybody's. `scratch` has 64 bytes for each row of the largest client. */
 void shuffled_rows(const uint64_t *keys, const long *sizes, const long *firsts, long *rows, uint8_t *mask, uint8_t *live,
-                   long clients, long epochs, long batch, long steps)
+                   char *scratch, long clients, long epochs, long batch, long steps)
 {
     long most = 1;
     if (!clients || !steps || !batch) return;  /* then there is no memory to write to */
     for (long k = 0; k < clients; k++) most = sizes[k] > most ? sizes[k] : most;
-    Ticket *tickets = room(4 * most), *sorted = room(4 * most);
-    long *ends = room(8 * most);
+    Ticket *tickets = (Ticket *)scratch, *sorted = tickets + most;
+    long *ends = (long *)(sorted + most);
     memset(mask, 0, clients * steps * batch);
     memset(live, 0, clients * steps);
     for (long k = 0; k < clients; k++) {
@@ -81,5 +80,4 @@ void shuffled_rows(const uint64_t *keys, const long *sizes, const long *firsts, 
         memset(live + k * steps, 1, epochs * whole / batch);
         for (; to < rows + (k + 1) * steps * batch; to++) *to = firsts[k];
     }
-    leave();
 }
