@@ -123,6 +123,9 @@ def said_as(hint: Any) -> Any:
     if origin in (tuple, list, Sequence) and inner:
         said = said_as(inner[0])
         return None if said is None else list[said]
+    if origin is Mapping and inner and inner[0] is str:
+        said = said_as(inner[1])
+        return None if said is None else dict[str, said]
     return None
 
 

@@ -13,10 +13,10 @@ from tacit.core import tree
 from tacit.core.checked import checked
 from tacit.core.contract import Shared, Tree
 from tacit.errors import TacitError
-from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile, clip, measure
 from tacit.privacy.mechanisms.lattice import fits, place, step
+from tacit.privacy.mechanisms.level_ratios import LevelRatios
 from tacit.privacy.mechanisms.level_weights import Merge, Optimal, Released, Weighted
 from tacit.privacy.mechanisms.release import (
     BIT,
@@ -87,7 +87,8 @@ class GroupedRelease(ClippedRelease):
                 continue
             released.append(self._mean(j, float(state["bound"]), totals, noise))
             bits, asked = bits + self._bits(z, totals.bit[j].double(), noise), asked + expected
-        weights, memory = self.merge.weigh(tree.strip("merge", state), released, self._power(totals))
+        power = self._power(totals, state["bound"])
+        weights, memory = self.merge.weigh(tree.strip("merge", state), released, power)
         mean = tree.each(lambda leaf: torch.zeros_like(leaf[0], dtype=self.exact), totals.body)
         for weight, level in zip(weights.tolist(), released, strict=True):
             mean = mean if level is None else tree.axpy(weight, level.mean, mean)
@@ -110,11 +111,12 @@ class GroupedRelease(ClippedRelease):
         ratio = torch.tensor(std / BIT, dtype=torch.float64)
         return add_noise_to_bit(total, ratio, noise) * step(BIT, ratio)
 
-    def _power(self, totals: Totals) -> Tensor:
-        """Mean squared norm of the uploads of clients that opted out; 0 if there are none."""
+    def _power(self, totals: Totals, bound: Tensor) -> Tensor:
+        """Mean squared norm of the uploads of clients that opted out; of private ones only that it is at most the
+        bound's square is known, and that is public."""
         opted_out = [j for j, z in enumerate(self.multipliers) if z == 0 and self.expected[j] > 0]
         clients = sum(self.expected[j] for j in opted_out)
-        return totals.power[opted_out].sum() / clients if opted_out else torch.zeros(())
+        return totals.power[opted_out].sum() / clients if opted_out else bound.square()
 
     def largest_norm(self, state: Tree, size: int) -> float:
         return float(state["bound"]) * (1 + ROUNDING)
@@ -134,8 +136,16 @@ class GroupedRelease(ClippedRelease):
 
     def std_of_mean(self, levels: np.ndarray) -> float:
         weights = self.merge.weights if isinstance(self.merge, Weighted) else ()
+        return self.merged_noise(weights) * self.clip.bound
+
+    def merged_noise(self, weights: Sequence[float]) -> float:
+        """Noise in each coordinate of the levels' means, merged by these weights, in clip bounds, bits for free.
+
+        It is least, z_j^2 being the only difference of the levels, at w_j proportional to (n_j / z_j)^2, where it is
+        (sum_j (n_j / z_j)^2)^(-1/2): n_j clients of level j are drawn in expectation.
+        """
         noise = (
-            w * z * self.sensitivity * self.clip.bound / expected
+            w * z * self.sensitivity / expected
             for w, z, expected in zip(weights, self.multipliers, self.expected, strict=True)
             if expected
         )
@@ -191,16 +201,22 @@ class Grouped(Mechanism):
     Args:
         clip: the bound on an upload's norm: `Quantile()` moves it, a number or `Fixed` keeps it.
         ratio: the weight of a private client beside an open one. 1 weighs all clients alike, 0 does not ask the private
-            ones at all, "optimal" weighs noise against bias in every round.
+            ones at all. One for each level, by its name, weighs private levels against each other, too; a level that is
+            not named has 1. "optimal" weighs noise against bias in every round, for any menu.
         project: clip what would be uploaded after every local step, too.
         horizon: with "optimal", over how many rounds noise averages out; by default the rounds of the run.
 
     Raises:
-        TacitError: a ratio outside of 0 to 1, or a bound or horizon that is not positive.
+        TacitError: a ratio outside of 0 to 1, a bound or horizon that is not positive, or a horizon without "optimal".
+
+    Weights are public before training, or made of what was released: each level's sum keeps its sensitivity and its
+    noise, so that its epsilon does not depend on them.
 
     >>> import tacit
     >>> tacit.Grouped(ratio=0.5).server_sees
     'uploads'
+    >>> tacit.Grouped(ratio={"mild": 1, "strict": 0.2}).ratio
+    {'mild': 1.0, 'strict': 0.2}
     """
 
     name: ClassVar[str] = "grouped"
@@ -214,16 +230,14 @@ class Grouped(Mechanism):
     }
 
     clip: Clip = field(default_factory=Quantile, metadata={"short": Fixed})
-    ratio: float | Literal["optimal"] = 1.0
+    ratio: float | Mapping[str, float] | Literal["optimal"] = 1.0
     project: bool = False
     horizon: float | None = None
 
     def __post_init__(self) -> None:
-        if self.ratio != "optimal" and not (isinstance(self.ratio, int | float) and 0 <= self.ratio <= 1):
-            raise TacitError(
-                f"ratio must lie between 0 (private clients are not asked) and 1 (uniform), or be 'optimal', "
-                f"not {self.ratio!r}"
-            )
+        LevelRatios(self.ratio)
+        if self.horizon is not None and self.ratio != "optimal":
+            raise TacitError(f"horizon is {self.horizon:g}, and only ratio 'optimal' uses it: leave it out")
         if self.horizon is not None:
             Optimal((1.0,), self.horizon)
 
@@ -233,7 +247,7 @@ class Grouped(Mechanism):
 
     def plan(self, setting: CalibrationContext) -> Plan:
         menu = setting.choices.menu.levels
-        merge, notes = self._merge(setting)
+        merge, notes = LevelRatios(self.ratio).merge(setting, self.horizon)
         accounts: list[Account] = []
         multipliers: list[float] = []
         for j, level in enumerate(menu):
@@ -259,22 +273,12 @@ class Grouped(Mechanism):
             project=self.project,
             multipliers=tuple(multipliers),
             asked_levels=tuple(merge.asks(j) for j in range(len(menu))),
-            notes=notes,
+            notes=(*notes, *_less_noise(release)),
         )
         return plan.by_participation()
 
     def for_figures(self, clip: Clip, times: int) -> Mechanism:
-        return Grouped(clip, ratio=0.0 if self.ratio == 0 else 1.0)
-
-    def _merge(self, setting: CalibrationContext) -> tuple[Merge, tuple[str, ...]]:
-        menu, counts = setting.choices.menu.levels, setting.counts
-        if self.ratio == 0 and setting.asked is None and setting.choices.private.all():
-            raise TacitError("ratio 0 asks nobody, because no client opted out: choose a ratio above 0")
-        if self.ratio != "optimal":
-            return Weighted(_weights(menu, counts, self.ratio)), ()
-        if setting.choices.private.all():
-            return Weighted(_weights(menu, counts, 1.0)), ("nobody opted out, so optimal weights are the shares",)
-        return Optimal(tuple(counts), self.horizon or setting.rounds), ()
+        return Grouped(clip, ratio=LevelRatios(self.ratio).uniform)
 
 
 @checked
@@ -325,9 +329,22 @@ class Central(Mechanism):
         return Central(clip)
 
 
-def _weights(menu: Sequence[Level], counts: Sequence[int], ratio: float) -> tuple[float, ...]:
-    """w_open : w_private = N_open : r N_private; with nobody opted out, counts. All zero if nobody is asked."""
-    somebody_open = any(n and not level.private for level, n in zip(menu, counts, strict=True))
-    r = ratio if somebody_open or ratio == 0 else 1.0
-    raw = [n * (r if level.private else 1.0) for level, n in zip(menu, counts, strict=True)]
-    return tuple(weight / (sum(raw) or 1.0) for weight in raw)
+def _less_noise(release: GroupedRelease) -> tuple[str, ...]:
+    """Says it where fixed weights of private levels alone leave twice the noise that others would."""
+    if not isinstance(release.merge, Weighted) or not all(
+        z for z, expected in zip(release.multipliers, release.expected, strict=True) if expected
+    ):
+        return ()
+    precision = [(n / z) ** 2 if z else 0.0 for z, n in zip(release.multipliers, release.expected, strict=True)]
+    if not sum(precision):
+        return ()
+    now, least = (
+        release.merged_noise(weights)
+        for weights in (release.merge.weights, [each / sum(precision) for each in precision])
+    )
+    if now < 1.5 * least:
+        return ()
+    return (
+        f"by these weights the merged noise is {now:.3g} of the clip bound; ratio 'optimal' can bring it down to "
+        f"{least:.3g}",
+    )
