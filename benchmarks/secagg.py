@@ -15,10 +15,9 @@ import numpy as np
 
 from benchmarks.machine import machine
 from tacit.secagg.client import State
-from tacit.secagg.codec import packed_bytes
 from tacit.secagg.identity import Identity
 from tacit.secagg.local import answer, run
-from tacit.secagg.messages import Terms
+from tacit.secagg.messages import Terms, packed_bytes
 
 BITS = 18
 STAGES = ("advertise keys", "share keys", "masked input", "consistency", "unmask")

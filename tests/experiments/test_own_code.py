@@ -13,8 +13,7 @@ from tacit.cli.main import app
 from tacit.core.registry import Registry
 from tacit.errors import TacitError
 from tacit.experiments.build import build, build_performance, method_of
-from tacit.experiments.catalogue import section_table
-from tacit.experiments.config import load, parse
+from tacit.experiments.config import load, parse, section_table
 from tacit.methods import REGISTRY
 from tests.experiments.tiny import tiny
 

@@ -10,7 +10,7 @@ import torch
 import tacit
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
-from tacit.experiments.observers import interruptible
+from tacit.experiments.callbacks import interruptible
 from tacit.report.metrics import ALL, Metrics, Row, read
 from tacit.report.run_folder import Folder
 from tacit.report.summary import open_run

@@ -15,7 +15,7 @@ from tacit.core.contract import Method
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy
 from tacit.experiments.config import parse
-from tacit.experiments.fingerprint import identity
+from tacit.experiments.run_dir import identity
 from tacit.federation.protocol.messages import Answer, unpack
 from tacit.federation.service.experiment import experiment_of, text_of
 from tacit.methods import FedAvg, Multitask

@@ -29,8 +29,8 @@ from tacit.federation.protocol.messages import Arrived
 from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
 from tacit.federation.service.client_dir import Agreement, ClientFolder, Offer, read_offer
+from tacit.federation.service.experiment import identify
 from tacit.federation.service.join import News
-from tacit.federation.service.permitted_code import identify
 from tacit.federation.service.server_dir import ServerFolder, Settings
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.rounds.assemble import assemble

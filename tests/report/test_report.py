@@ -11,8 +11,8 @@ from tacit.errors import TacitError
 from tacit.report import wording
 from tacit.report.charts import MEASURED, figures
 from tacit.report.facts import Facts, Promise
+from tacit.report.html import open_all, places, tell, write_html, write_png
 from tacit.report.metrics import frame
-from tacit.report.report import open_all, places, tell, write_html, write_png
 from tacit.report.summary import RunSummary, open_run
 from tests.experiments.tiny import run
 

@@ -9,8 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import TacitError
-from tacit.secagg.codec import pack, packed_bytes, residues, unpack
-from tacit.secagg.messages import KINDS, MAGIC, Masked, Refused, Survivors, Terms, decode, encode, largest
+from tacit.secagg.messages import (
+    KINDS,
+    MAGIC,
+    Masked,
+    Refused,
+    Survivors,
+    Terms,
+    decode,
+    encode,
+    largest,
+    pack,
+    packed_bytes,
+    residues,
+    unpack,
+)
 from tests.secagg.rounds import STAGES, Round, inputs, terms
 
 

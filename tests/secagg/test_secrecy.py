@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from tacit.secagg import primitives
-from tacit.secagg.codec import add_signed, residues, unpack
-from tacit.secagg.messages import Terms
+from tacit.secagg.messages import Terms, add_signed, residues, unpack
 from tests.secagg.rounds import Round, plain, seeded, terms
 
 SIZE, BITS = 40_000, 18

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.secagg import primitives
-from tacit.secagg.codec import packed_bytes
-from tacit.secagg.messages import Part, Refused, Sealed, Spoiled, TooFew, Unmasking
+from tacit.secagg.messages import Part, Refused, Sealed, Spoiled, TooFew, Unmasking, packed_bytes
 from tests.secagg.rounds import STAGES, Round, inputs, plain, terms
 
 HOSTILE = 12

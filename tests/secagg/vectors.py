@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from tacit.secagg import primitives
-from tacit.secagg.codec import dump, pack
-from tacit.secagg.messages import Terms, encode
+from tacit.secagg.messages import Terms, dump, encode, pack
 from tests.secagg.rounds import STAGES, Round, plain, seeded
 
 FILE = Path(__file__).with_name("vectors.json")

@@ -12,7 +12,7 @@ from tacit.core.contract import Method
 from tacit.errors import TacitError
 from tacit.experiments.build import build
 from tacit.experiments.config import fingerprint
-from tacit.experiments.fingerprint import plain
+from tacit.experiments.run_dir import plain
 from tacit.methods import Ditto, FedAvg, LocalOnly
 from tacit.privacy import mechanisms as plans
 from tacit.privacy.mechanisms.clipping import Fixed

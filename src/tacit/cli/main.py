@@ -188,17 +188,17 @@ def show(
 ) -> None:
     """Print the tables and guarantees of the runs in these folders, and write them as one page and one image."""
     from tacit.core.files import check_output
-    from tacit.report import report
+    from tacit.report.html import open_all, places, tell, write_html, write_png
 
     for path, suffixes in ((html, (".html", ".htm")), (png, (".png",))):
         if path is not None:
             check_output(path, suffixes, force=True)
-    runs = report.open_all(folders)
+    runs = open_all(folders)
     console = _console()
-    console.print(*report.tell(runs), sep="\n")
-    page, image = report.places(folders)
-    typer.echo(f"page:  {report.write_html(runs, html or page)}")
-    typer.echo(f"image: {report.write_png(runs, png or image)}")
+    console.print(*tell(runs), sep="\n")
+    page, image = places(folders)
+    typer.echo(f"page:  {write_html(runs, html or page)}")
+    typer.echo(f"image: {write_png(runs, png or image)}")
 
 
 @app.command(epilog="Example: `tacit budget --epsilon 3.6 --delta 1e-4 --rate 0.05 --rounds 500 --population 3400`")
@@ -281,9 +281,8 @@ def ledger(
         for line in lines:
             typer.echo(str(line))
         raise typer.Exit(int(any(line.passed is False for line in lines)))
-    from tacit.experiments.changes import changes_table
     from tacit.privacy.ledger.statement import SIMULATION
-    from tacit.report.budget import ledger_table
+    from tacit.report.budget import changes_table, ledger_table
     from tacit.report.run_folder import Folder
 
     parts = [changes_table(folder, all_, client)]
@@ -362,7 +361,7 @@ def demo(out: Out = Path("runs")) -> None:
 @app.command(epilog='Example: `tacit data`, then in the experiment: `[data] source = "digits"`')
 def data() -> None:
     """List where data can come from and how it can be divided among clients."""
-    from tacit.experiments.catalogue import data_tables
+    from tacit.experiments.config import data_tables
 
     _print(data_tables)
 
@@ -370,7 +369,7 @@ def data() -> None:
 @app.command(epilog='Example: `tacit methods`, then in the experiment: `[method] name = "ditto"`')
 def methods() -> None:
     """List the methods, a line each, with the keys that they use."""
-    from tacit.experiments.catalogue import section_table
+    from tacit.experiments.config import section_table
 
     _print(lambda: [section_table("method")])
 
@@ -378,7 +377,7 @@ def methods() -> None:
 @app.command(epilog='Example: `tacit models`, then in the experiment: `[model] name = "mlp"`')
 def models() -> None:
     """List the models, a line each, with the keys that they use."""
-    from tacit.experiments.catalogue import section_table
+    from tacit.experiments.config import section_table
 
     _print(lambda: [section_table("model")])
 
@@ -386,7 +385,7 @@ def models() -> None:
 @app.command(epilog='Example: `tacit plans`, then in the experiment: `[privacy] plan = "grouped"`')
 def plans() -> None:
     """List the privacy plans, a line each, with the keys that they use."""
-    from tacit.experiments.catalogue import section_table
+    from tacit.experiments.config import section_table
 
     _print(lambda: [section_table("privacy")])
 

@@ -30,10 +30,9 @@ from tacit.privacy.ledger.statement import SIMULATION, moved, statement
 from tacit.privacy.mechanisms import words_of
 from tacit.privacy.plan import FAST
 from tacit.report import wording
-from tacit.report.earlier_runs import epochs_in
 from tacit.report.facts import Facts, Promise
 from tacit.report.integrity import open_ledger
-from tacit.report.run_folder import Folder
+from tacit.report.run_folder import Folder, epochs_in
 
 FORMAT: Final = "tacit-certificate-1"
 PROMISES: Final = "promises.json"  # what a federation's server promised; a simulation has facts.json

@@ -2,20 +2,24 @@
 
 Which keys a table has follows from what it makes: `[method]` has those of the method that it names, and so on
 (`options.py`). Written down here are the tables that make no one thing.
+
+`data_tables` and `section_table` list what there is to choose from, with the keys that each has.
 """
 
 import functools
 import hashlib
 import inspect
 import json
+import os
 import re
 import tomllib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 from pydantic import Field, ValidationError, create_model, model_validator
+from rich.table import Table as RichTable
 
 from tacit import methods, models
 from tacit.core.registry import Registry, make_importable, nearest
@@ -404,3 +408,69 @@ def _flat(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     for key, value in content.items():
         flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) and value else {f"{above}{key}": value}
     return flat
+
+
+PARTITIONS = {
+    "iid": "rows dealt at random, equally many to each client",
+    "one-class": "each client holds rows of one class",
+    "classes": "each client holds `classes_each` classes (2)",
+    "dirichlet": "class shares drawn with `alpha` (0.5); every client gets at least `minimum` rows (1)",
+    "writer, subject, ...": "one client a person, where the source knows who made a row; joins `group` of them (1)",
+}
+_ANYWHERE = "package.module:Name names one of your own, in a module beside the file or in an installed package"
+
+
+def data_tables() -> list[RichTable]:
+    """Sources, with whether a file that they need is there, and partitions."""
+    sources = RichTable(title="sources: [data] source = ...", title_justify="left", caption=_ANYWHERE)
+    for name in ("source", "what", "where from"):
+        sources.add_column(name)
+    for name, read in loaders.SOURCES.items():
+        sources.add_row(name, *_source(name, read))
+    dealt = RichTable(title="partitions: [data] partition = ...", title_justify="left")
+    dealt.add_column("partition", no_wrap=True)
+    dealt.add_column("who holds what")
+    for name, text in PARTITIONS.items():
+        dealt.add_row(name, text)
+    return [sources, dealt]
+
+
+def _source(name: str, read: Callable[..., Any]) -> tuple[str, str]:
+    if name in loaders.FILES:
+        path, about, _ = loaders.FILES[name]
+        folder = os.environ.get(loaders.FOLDER)
+        there = folder is not None and (Path(folder) / path).is_file()
+        return about, f"{path} in ${loaders.FOLDER} ({'found' if there else 'not found'})"
+    where = "a file of yours: path = ..." if "path" in inspect.signature(read).parameters else "needs no file"
+    return first_line(read.__doc__), where
+
+
+def section_table(section: str) -> RichTable:
+    """What `[section]` may name, with the keys that each has."""
+    key, registry, *_ = SECTIONS[section]
+    table = RichTable(title=f"{section}: [{section}] {key} = ...", title_justify="left", caption_justify="left")
+    table.add_column(key, no_wrap=True)
+    table.add_column("what")
+    table.add_column("keys")
+    hidden = ("keep", "first", "pace")
+    for name, kind in registry.items():
+        keys = [each for each in section_keys(section, name) if each not in hidden]
+        table.add_row(name, _about(section, kind), ", ".join(keys))
+    table.caption = _ANYWHERE + _KEEP * (section == "method")
+    return table
+
+
+_KEEP = (
+    '. keep = ["norm"] keeps parameters with that in their name on the client, under any method; '
+    "first = 0.5 trains them alone in the first half of a round's steps (FedRep)"
+)
+
+
+def _about(section: str, kind: Any) -> str:
+    """A method's file says what it is; a class says what it does."""
+    module = inspect.getdoc(inspect.getmodule(kind)) if section == "method" else None
+    return first_line(module or inspect.getdoc(kind))
+
+
+def first_line(text: str | None) -> str:
+    return (text or "").strip().split("\n")[0].rstrip(".")

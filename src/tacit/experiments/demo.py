@@ -10,7 +10,7 @@ from tacit.experiments import run_dir
 from tacit.experiments.config import Config, load, with_overrides
 from tacit.experiments.result import Result
 from tacit.experiments.train import run_config
-from tacit.report.report import write_html
+from tacit.report.html import write_html
 from tacit.report.tables import comparison
 
 _INTRODUCTION = """\

@@ -162,7 +162,7 @@ class Result:
 
     def save_html(self, path: Path | str) -> Path:
         """One page that works without a network; returns its path."""
-        from tacit.report.report import write_html
+        from tacit.report.html import write_html
 
         return write_html([self.findings], Path(path))
 

@@ -18,11 +18,10 @@ from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
 from tacit.experiments.build import Parts, build
-from tacit.experiments.callbacks import Callback, Callbacks, attended, trackers
+from tacit.experiments.callbacks import Bar, Callback, Callbacks, Promises, Recorder, attended, interruptible, trackers
 from tacit.experiments.config import Config, full, parse
-from tacit.experiments.fingerprint import describe, identity
-from tacit.experiments.observers import Bar, Promises, Recorder, interruptible
 from tacit.experiments.result import Result
+from tacit.experiments.run_dir import describe, identity
 from tacit.experiments.toml import dumps
 from tacit.models.functional import Objective
 from tacit.privacy.ledger.ledger import Charge, Ledger

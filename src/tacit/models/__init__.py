@@ -14,10 +14,9 @@ from tacit.core.checked import checked, shown
 from tacit.core.registry import Registry
 from tacit.core.rng import key
 from tacit.errors import TacitError
-from tacit.models.cnn import AlexNet, FiveLayerCNN, TwoConvCNN
 from tacit.models.functional import ModuleTask, check, has_batch_statistics, params
 from tacit.models.input_transform import Transform, Transformed, transformed
-from tacit.models.linear import MLP, SoftmaxRegression
+from tacit.models.networks import MLP, AlexNet, FiveLayerCNN, SoftmaxRegression, TwoConvCNN
 from tacit.models.pretrained import pretrained
 
 __all__ = [

@@ -19,9 +19,8 @@ from tacit.core.contract import Task, Tree
 from tacit.core.dropout import Draws, Key, drawing, draws
 from tacit.data.dataset import WHOLE, FederatedDataset
 from tacit.errors import TacitError
-from tacit.models.batch_norm import Moments, has_batch_statistics, localised, moments, using
 from tacit.models.frozen import check_only_trainable_move, copy_around_frozen
-from tacit.models.layers import Layers
+from tacit.models.layers import Layers, LowPrecision, Moments, has_batch_statistics, localised, moments, using
 from tacit.models.losses import (
     LOSSES,
     Loss,
@@ -33,7 +32,6 @@ from tacit.models.losses import (
     token_cross_entropy,
 )
 from tacit.models.metrics import ACCURACY, Kind, Metric, find_metrics, kind_of
-from tacit.models.precision import LowPrecision
 
 __all__ = ["ModuleTask", "Objective", "check", "has_batch_statistics", "params"]
 
@@ -68,7 +66,7 @@ class ModuleTask:
     `drops`: whether the module has dropout, as `check` finds out. It then drops within `drawing` (in gradients, that
     is) and nowhere else. What is dropped of a row depends on the row's key, never on the other rows of its batch.
 
-    `precision`: what products are computed in, where that is not the parameters' own type (`models/precision.py`).
+    `precision`: what products are computed in, where that is not the parameters' own type (`models/layers.py`).
     """
 
     module: nn.Module

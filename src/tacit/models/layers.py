@@ -1,23 +1,33 @@
-"""Functions of torch that a model may call, as they have to be for many clients at once.
+"""Layers and functions of torch that a model may have, as they have to be for many clients at once.
 
 *Dropout* of every kind takes its masks from the key of the example (`core/dropout.py`), not from a global generator.
 *Attention* and *recurrent networks* are written out in plain operations: torch's own have no rule for `vmap`, or a slow
 one. The numbers are torch's up to rounding, and so are the semantics, but for what is refused here.
+
+*Low precision*: matrix products and convolutions in bfloat16; parameters, sums over examples, norms and all else as
+they were. Masters stay in float32: a parameter is rounded where it is used, and its gradient comes back in float32.
+So what is clipped, covered with noise and summed is float32, whatever the network computed in, and a bound holds.
+
+*Batch normalisation* keeps its statistics outside the module, as values that go in and come out.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import linear
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from tacit.core.dropout import draws
 from tacit.errors import TacitError
+from tacit.models.networks import conv_max_pool2d_relu, conv_relu
 
 States = tuple[Tensor, ...]
 Cell = Callable[[Tensor, States, Tensor, Tensor | None, Tensor | None], States]
@@ -270,3 +280,134 @@ _OURS: Final[dict[Any, Callable[..., Any]]] = {
     torch.rnn_tanh_cell: _one_step(_rnn_step(torch.tanh), False),
     torch.rnn_relu_cell: _one_step(_rnn_step(torch.relu), False),
 }
+
+
+_PRODUCTS: Final = frozenset(
+    {
+        functional.linear,
+        functional.conv1d,
+        functional.conv2d,
+        functional.conv3d,
+        torch.conv1d,
+        torch.conv2d,
+        torch.conv3d,
+        torch.matmul,
+        torch.mm,
+        torch.bmm,
+        torch.addmm,
+        torch.baddbmm,
+        torch.einsum,
+        Tensor.matmul,
+        Tensor.__matmul__,
+        Tensor.mm,
+        Tensor.bmm,
+        conv_relu,
+        conv_max_pool2d_relu,
+    }
+)
+
+
+class LowPrecision(TorchFunctionMode):
+    """While active, products round what goes in to `dtype`; what comes out has the type that it would have had."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _PRODUCTS:
+            return func(*args, **(kwargs or {}))
+        numbers = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_float(leaf)]
+        args, kwargs = pytree.tree_map(self._round, (args, kwargs or {}))
+        out = func(*args, **kwargs)
+        return out.to(numbers[0].dtype) if numbers else out
+
+    def _round(self, leaf: Any) -> Any:
+        return leaf.to(self._dtype) if _is_float(leaf) else leaf
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+Moments = tuple[Tensor, Tensor]
+"""Mean and variance of each channel, [channels]."""
+Rule = Callable[[str, Tensor], Moments]
+"""(name of the layer, its input) -> the moments to normalise with."""
+
+
+def moments(x: Tensor, mask: Tensor) -> Moments:
+    """Of each channel over the real rows, with population variance; (0, 1) when no row is real."""
+    channels = x.transpose(0, 1).flatten(2) if x.dim() > 2 else x.T.unsqueeze(-1)  # [channels, rows, places]
+    weight = mask.to(x.dtype)[:, None]
+    count = weight.sum() * channels.shape[2]
+    share = 1 / count.clamp(min=1)
+    mean = (channels * weight).sum((1, 2)) * share
+    spread = ((channels - mean[:, None, None]).square() * weight).sum((1, 2)) * share
+    return mean, torch.where(count > 0, spread, torch.ones_like(spread))
+
+
+def _of_batch(_: str, x: Tensor) -> Moments:
+    places = [0, *range(2, x.dim())]
+    mean = x.mean(places)
+    return mean, (x - _across(mean, x)).square().mean(places)
+
+
+def _across(values: Tensor, x: Tensor) -> Tensor:
+    """Shaped so that channel `c` of `x` meets `values[c]`."""
+    return values.reshape(-1, *[1] * (x.dim() - 2))
+
+
+class LocalNorm(nn.Module):
+    """Stands in for a batch normalisation layer with the same parameters, and without buffers.
+
+    It normalises by the statistics of the batch unless `using` hands it others. A batch of one row is allowed.
+    """
+
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def __init__(self, layer: _BatchNorm, name: str) -> None:
+        super().__init__()
+        self.register_parameter("weight", layer.weight)
+        self.register_parameter("bias", layer.bias)
+        self.eps, self.name = layer.eps, name
+        self.rule: Rule = _of_batch
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = self.rule(self.name, x)
+        scale = (variance + self.eps).rsqrt()
+        if self.weight is None or self.bias is None:
+            return (x - _across(mean, x)) * _across(scale, x)
+        return (x - _across(mean, x)) * _across(scale * self.weight, x) + _across(self.bias, x)
+
+
+def has_batch_statistics(module: nn.Module) -> list[str]:
+    """Names of the layers whose output for one row depends on the other rows of the batch (BatchNorm)."""
+    return [name for name, layer in module.named_modules() if isinstance(layer, _BatchNorm | LocalNorm)]
+
+
+def localised(module: nn.Module) -> nn.Module:
+    """Puts a `LocalNorm` in place of every batch normalisation layer; changes the module that is given."""
+    for name in has_batch_statistics(module):
+        layer = module.get_submodule(name)
+        if isinstance(layer, LocalNorm):
+            continue
+        if not name:
+            return LocalNorm(layer, name)  # pyright: ignore[reportArgumentType]
+        parent, _, last = name.rpartition(".")
+        setattr(module.get_submodule(parent), last, LocalNorm(layer, name))  # pyright: ignore[reportArgumentType]
+    return module
+
+
+@contextmanager
+def using(module: nn.Module, rule: Rule) -> Iterator[None]:
+    """Within, every `LocalNorm` of the module takes its moments from `rule`; not for one module in two threads."""
+    layers = [layer for layer in module.modules() if isinstance(layer, LocalNorm)]
+    try:
+        for layer in layers:
+            layer.rule = rule
+        yield
+    finally:
+        for layer in layers:
+            layer.rule = _of_batch

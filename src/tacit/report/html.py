@@ -1,19 +1,29 @@
-"""The page of a run, or of several beside each other: guarantees first, then figures, the ledger, the configuration."""
+"""The page of a run, or of several beside each other: guarantees first, then figures, the ledger, the configuration.
+
+`tell`, `write_html` and `write_png` make the report of runs on disk: tables for the terminal, a page and an image.
+"""
 
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
+
+from tacit.core.files import storage, write_atomically
+from tacit.errors import TacitError
 from tacit.privacy.ledger.statement import SIMULATION
 from tacit.report import wording
 from tacit.report.charts import MEASURED, Legend, figures
 from tacit.report.facts import Promise
-from tacit.report.figures import NEUTRAL
+from tacit.report.figures import NEUTRAL, Figure, Panel
+from tacit.report.figures import write_png as write_image
 from tacit.report.metrics import ALL, label
 from tacit.report.page import document, mark, scroll, sections
-from tacit.report.summary import RunSummary
+from tacit.report.summary import RunSummary, open_run
+from tacit.report.tables import comparison, level_table
 
 _LEDGER_LINES = 12
 _HEADS = ("shared mean", "personal mean", "personal variance", "worst decile")
@@ -189,3 +199,46 @@ def _small_print(several: Sequence[RunSummary]) -> str:
             summary = escape(f"{_whose(findings, several)}{name}")
             parts.append(f'<details><summary>{summary}</summary><pre tabindex="0">{escape(text)}</pre></details>')
     return "".join(parts)
+
+
+__all__ = ["open_all", "places", "tell", "write_html", "write_png"]
+
+
+def open_all(paths: Sequence[Path]) -> list[RunSummary]:
+    """The runs in these folders, each under a title of its own."""
+    several = [open_run(path) for path in paths]
+    titles = [findings.title for findings in several]
+    if len(set(titles)) < len(titles):
+        twice = next(title for title in titles if titles.count(title) > 1)
+        raise TacitError(f"two of the runs are called '{twice}': give each run once, or rename one of the folders")
+    return several
+
+
+def tell(several: Sequence[RunSummary]) -> Iterator[RenderableType]:
+    """What a terminal shows: tables, guarantees in words, and whatever a reader must be warned of."""
+    yield comparison(several) if len(several) > 1 else level_table(several[0])
+    for findings in several:
+        if len(several) > 1:
+            yield f"\n{findings.title}"
+        yield from findings.lines()
+
+
+def places(paths: Sequence[Path]) -> tuple[Path, Path]:
+    """Where page and image go by default: into the run's folder, or for several beside the first."""
+    if len(paths) == 1:
+        return paths[0] / "report.html", paths[0] / "report.png"
+    return paths[0].parent / "comparison.html", paths[0].parent / "comparison.png"
+
+
+def write_html(several: Sequence[RunSummary], path: Path) -> Path:
+    """One file that needs no other and no network."""
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page(several).encode())
+    return path
+
+
+def write_png(several: Sequence[RunSummary], path: Path) -> Path:
+    """All figures in one image; those of simulation only are marked."""
+    nothing = Figure("nothing", "", [Panel("nothing was evaluated yet", "round", "")])
+    return write_image(figures(several) or [nothing], path)

@@ -16,11 +16,10 @@ from tacit.core.files import storage
 from tacit.errors import StorageError, TacitError
 from tacit.privacy.ledger.statement import statement
 from tacit.report import wording
-from tacit.report.earlier_runs import epochs_in, recomputed
 from tacit.report.facts import Facts
 from tacit.report.integrity import UNBOUND, open_ledger
 from tacit.report.metrics import ALL, Row, frame, label, read
-from tacit.report.run_folder import Folder, existing
+from tacit.report.run_folder import Folder, epochs_in, existing, recomputed
 from tacit.report.spending import Spending, Spent
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import numpy as np
 
 from tacit.errors import TacitError
 from tacit.secagg import messages, primitives
-from tacit.secagg.codec import add_signed, dump, load, pack, residues
 from tacit.secagg.identity import (
     Directory,
     Identity,
@@ -25,7 +24,7 @@ from tacit.secagg.identity import (
     of_survivors,
     transcript_of,
 )
-from tacit.secagg.messages import Refused, Terms
+from tacit.secagg.messages import Refused, Terms, add_signed, dump, load, pack, residues
 from tacit.secagg.primitives import Source
 
 

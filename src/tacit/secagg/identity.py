@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from tacit.errors import TacitError
-from tacit.secagg.codec import dump
-from tacit.secagg.messages import KEY_BYTES, Confirmation, Offer, Refused, Survivors, Terms, TooFew
+from tacit.secagg.messages import KEY_BYTES, Confirmation, Offer, Refused, Survivors, Terms, TooFew, dump
 from tacit.secagg.primitives import checksum
 
 PublicKey: TypeAlias = EllipticCurvePublicKey | Ed25519PublicKey

@@ -15,9 +15,8 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from tacit.secagg import messages, primitives
-from tacit.secagg.codec import add_signed, residues, unpack
 from tacit.secagg.identity import Directory, check_offer, enough, of_survivors, transcript_of
-from tacit.secagg.messages import Refused, Spoiled, Terms, TooFew
+from tacit.secagg.messages import Refused, Spoiled, Terms, TooFew, add_signed, residues, unpack
 
 Outgoing = Mapping[int, messages.FromServer]
 """What is to be sent to whom."""

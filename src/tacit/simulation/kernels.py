@@ -5,7 +5,9 @@ from typing import Final
 
 from tacit.compile.kernels.batched_convolution import Kernels, conv_relu
 from tacit.compile.kernels.pooled import conv_max_pool2d_relu
-from tacit.models import linear
+from tacit.models import networks
 
-accelerate: Final = partial(Kernels, {linear.conv_relu: conv_relu, linear.conv_max_pool2d_relu: conv_max_pool2d_relu})
+accelerate: Final = partial(
+    Kernels, {networks.conv_relu: conv_relu, networks.conv_max_pool2d_relu: conv_max_pool2d_relu}
+)
 """A mode to run a module in: the same numbers up to rounding, sooner."""

@@ -20,7 +20,7 @@ from tacit.privacy.ledger.ledger import Charge, Entry, Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.plan import Account
 from tacit.report.budget import ledger_table
-from tacit.report.earlier_runs import epochs_in
+from tacit.report.run_folder import epochs_in
 from tacit.report.summary import open_run
 from tacit.sampling.cohorts import PoissonBatches
 from tests.experiments.tiny import run as tiny_run

@@ -24,16 +24,18 @@ from tacit.federation.protocol.client import Client, Refusal
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.terms import MOST_ROWS, Participant, Rows, Terms, read_terms
 from tacit.federation.service.experiment import (
+    Code,
+    check_code,
     client_side,
     evaluates,
     experiment_of,
     foreign_names,
+    identify,
     plan_name,
     public_side,
     rows_are_public,
 )
 from tacit.federation.service.models import save_personal
-from tacit.federation.service.permitted_code import Code, check_code, identify
 from tacit.federation.service.roster import Roster
 from tacit.federation.service.tls import make_node_key
 from tacit.privacy.ledger.statement import shown

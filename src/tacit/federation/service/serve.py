@@ -32,8 +32,8 @@ from tacit.federation.service.server_dir import ServerFolder, Settings
 from tacit.federation.service.supervisor import Site, Station
 from tacit.federation.service.tls import key_fingerprint, make_node_key
 from tacit.privacy.ledger.statement import shown, statement
-from tacit.report.earlier_runs import epochs_in
 from tacit.report.integrity import open_ledger
+from tacit.report.run_folder import epochs_in
 
 
 @dataclass
