@@ -38,7 +38,7 @@ lint: $(STAMP)
 # torch leave memory to the system at exit: that is no leak.
 SANITIZER = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libstdc++.so)
 KERNEL_TESTS = tests/compile/test_native.py tests/compile/test_native_bounds.py tests/compile/test_client_loop.py \
-	tests/compile/test_compiled_passes.py tests/simulation/test_draws.py
+	tests/compile/test_compiled_passes.py tests/simulation/test_draws.py tests/privacy/mechanisms/test_keyed_normal.py
 sanitize: $(STAMP)
 	CC=gcc TACIT_SANITIZE=1 LD_PRELOAD="$(SANITIZER)" ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 		$(BIN)/pytest -p no:cacheprovider -q $(KERNEL_TESTS) -k "not built_once and not trusted"  # they build anew

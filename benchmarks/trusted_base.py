@@ -30,6 +30,8 @@ TRUSTED: Final = {
     "core/dropout.py": "what is dropped of a row depends on no data and on no other row",
     "privacy/mechanisms/stepwise.py": "stepwise: clip and noise in every local step; what is charged",
     "privacy/mechanisms/noise.py": "sources of noise, one key for each purpose; rounding and Skellam noise",
+    "privacy/mechanisms/keyed_normal.py": "normal numbers of a key, for simulations",
+    "privacy/mechanisms/keyed_normal.c": "the same in C",
     "privacy/mechanisms/lattice.py": "clipped vectors as integers of bounded norm",
     "privacy/mechanisms/discrete_gaussian.py": "exact noise",
     "privacy/mechanisms/distributed.py": "distributed: shares of noise on integers modulo 2^b; what is charged",

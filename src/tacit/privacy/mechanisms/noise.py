@@ -21,6 +21,7 @@ from torch import Tensor
 from tacit.core import rng, tree
 from tacit.core.contract import Tree
 from tacit.errors import TacitError
+from tacit.privacy.mechanisms import keyed_normal
 from tacit.privacy.mechanisms.discrete_gaussian import Words, keyed_words, sample, secure_words
 from tacit.privacy.mechanisms.lattice import NO_NOISE, log_stds, place, step
 
@@ -34,6 +35,10 @@ class Noise(Protocol):
 
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         """Standard normals."""
+        ...
+
+    def noisy(self, values: Tensor, std: Tensor, divisor: Tensor) -> Tensor:
+        """(values + std times standard normals) / divisor."""
         ...
 
     def discrete(self, size: int, multiplier: Tensor) -> Tensor:
@@ -89,6 +94,9 @@ class Seeded:
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         return _keyed_normal(self._key, next(self._calls), size, dtype)
 
+    def noisy(self, values: Tensor, std: Tensor, divisor: Tensor) -> Tensor:
+        return _keyed_noisy(values, self._key, next(self._calls), std, divisor)
+
     def discrete(self, size: int, multiplier: Tensor) -> Tensor:
         return _keyed_discrete(self._key, next(self._calls), size, log_stds(multiplier))
 
@@ -111,6 +119,10 @@ class Secure:
 
         return torch.from_numpy(ndtri(rng.secure_open_uniform(size))).to(dtype)
 
+    def noisy(self, values: Tensor, std: Tensor, divisor: Tensor) -> Tensor:
+        drawn = self.normal(values.numel(), values.dtype).reshape(values.shape)
+        return (values + std.to(values.dtype) * drawn) / divisor.to(values.dtype)
+
     def discrete(self, size: int, multiplier: Tensor) -> Tensor:
         log_std = int(log_stds(multiplier))
         return torch.from_numpy(_drawn(size, log_std, secure_words))
@@ -122,16 +134,20 @@ class Secure:
         return torch.from_numpy(rounded(values.double().numpy(), secure_uniform, limit))
 
 
-def _fill(row: np.ndarray[Any, Any], words: list[int], call: int) -> None:
-    rng.stream((words[0], words[1]), call).standard_normal(out=row, dtype=row.dtype)
-
-
 @torch.library.custom_op("tacit::keyed_normal", mutates_args=())
 def _keyed_normal(key: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
     """Drawn on the CPU, whatever the device of the key: the same numbers everywhere."""
-    out = torch.empty(size, dtype=dtype, device="cpu")
-    _fill(out.numpy(), key.tolist(), call)
-    return out.to(key.device)
+    return _rows(key.unsqueeze(0), call, size, dtype).squeeze(0).to(key.device)
+
+
+def _rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
+    """One row a key: from our own generator in single precision, from NumPy's in double."""
+    if dtype == torch.float32:
+        return keyed_normal.draw(keys, call, size)
+    out = torch.empty(len(keys), size, dtype=dtype, device="cpu")
+    for row, words in zip(out.numpy(), keys.tolist(), strict=True):
+        rng.stream((words[0], words[1]), call).standard_normal(out=row, dtype=row.dtype)
+    return out
 
 
 def _keyed_normal_vmap(
@@ -144,13 +160,45 @@ def _keyed_normal_vmap(
 @torch.library.custom_op("tacit::keyed_normal_rows", mutates_args=())
 def _keyed_normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
     """An operation of its own, so that a recorded program draws anew each time instead of repeating what it saw."""
-    out = torch.empty(keys.shape[0], size, dtype=dtype, device="cpu")
-    for row, words in zip(out.numpy(), keys.tolist(), strict=True):
-        _fill(row, words, call)
-    return out.to(keys.device)
+    return _rows(keys, call, size, dtype).to(keys.device)
 
 
 _keyed_normal.register_vmap(_keyed_normal_vmap)
+
+
+@torch.library.custom_op("tacit::keyed_noisy", mutates_args=())
+def _keyed_noisy(values: Tensor, keys: Tensor, call: int, std: Tensor, divisor: Tensor) -> Tensor:
+    """(values + std times the numbers of `tacit::keyed_normal`) / divisor, with a row of values for each row of keys.
+
+    In single precision on the CPU the numbers are added as they are drawn, and are never stored.
+    """
+    rows = values.reshape(len(keys) if keys.dim() == 2 else 1, -1)
+    keys, std, divisor = keys.reshape(-1, 2), std.reshape(-1).expand(len(rows)), divisor.reshape(-1).expand(len(rows))
+    if values.dtype == torch.float32 and values.device.type == "cpu":
+        return keyed_normal.add(rows, keys, call, std, divisor).reshape(values.shape)
+    drawn = _rows(keys, call, rows.shape[1], rows.dtype).to(rows.device)
+    std, divisor = (each.to(rows.dtype).unsqueeze(1) for each in (std, divisor))
+    return ((rows + std * drawn) / divisor).reshape(values.shape)
+
+
+def _keyed_noisy_vmap(
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    values: Tensor,
+    keys: Tensor,
+    call: int,
+    std: Tensor,
+    divisor: Tensor,
+) -> tuple[Tensor, int]:
+    def rows(value: Tensor, dim: int | None) -> Tensor:
+        return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+
+    parts = (rows(each, in_dims[at]) for each, at in ((values, 0), (keys, 1), (std, 3), (divisor, 4)))
+    values, keys, std, divisor = parts
+    return _keyed_noisy(values, keys, call, std, divisor), 0
+
+
+_keyed_noisy.register_vmap(_keyed_noisy_vmap)
 
 
 def _drawn(size: int, log_std: int, words: Words) -> np.ndarray[Any, Any]:

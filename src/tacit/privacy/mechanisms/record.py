@@ -40,18 +40,20 @@ class Private:
 
     def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
         query = self._exact if self.exact else self._fast
-        noisy = query(losses or self.task.losses, params, self.batch(step), self.key(step))
-        return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), noisy)
+        return query(losses or self.task.losses, params, self.batch(step), self.key(step))
 
     def _fast(self, losses: Losses, params: Tree, batch: Batch, key: Key | None) -> Tree:
-        return noises.add(ghost(losses, params, *batch, self.bound, key), self.z * self.bound, self.noise)
+        """Noise is added and the sum divided in one trip through memory; each leaf has numbers of its own."""
+        total, std = ghost(losses, params, *batch, self.bound, key), self.z * self.bound
+        return tree.each(lambda leaf: self.noise.noisy(leaf, std, self.expected), total)
 
     def _exact(self, losses: Losses, params: Tree, batch: Batch, key: Key | None) -> Tree:
         """Every example's gradient is on the lattice before anything is added: no rounding of a sum to bound."""
         total = integer_sum(losses, params, *batch, self.bound, self.z, key)
         noisy = total + self.noise.discrete(tree.size(params), self.z)
         size = lattice.step(self.bound, self.z)
-        return tree.each(lambda leaf, like: (leaf * size).to(like.dtype), tree.unflatten(noisy, params), params)
+        mean = tree.each(lambda leaf, like: (leaf * size).to(like.dtype), tree.unflatten(noisy, params), params)
+        return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), mean)
 
 
 @dataclass(frozen=True, eq=False)
