@@ -36,9 +36,9 @@ def measure(bench: Runner, world: World, arm: Arm, tuned: Tuned, seed: int) -> C
     return _cell(bench, world, arm, tuned, seed, validation=False)
 
 
-def validate(bench: Runner, world: World, arm: Arm, tuned: Tuned) -> Cell:
+def validate(bench: Runner, world: World, arm: Arm, tuned: Tuned, seed: int = SELECTION_SEED) -> Cell:
     """The same on rows held out of the training rows; hyper-parameters are chosen by these."""
-    return _cell(bench, world, arm, tuned, SELECTION_SEED, validation=True)
+    return _cell(bench, world, arm, tuned, seed, validation=True)
 
 
 def _cell(bench: Runner, world: World, arm: Arm, tuned: Tuned, seed: int, validation: bool) -> Cell:

@@ -79,6 +79,8 @@ def experiment(world: World, arm: Arm, tuned: Tuned, seed: int) -> Config:
 
 
 def _method(arm: Arm, tuned: Tuned) -> dict[str, Any]:
+    if "prototypes" in (arm.method.get("name"), arm.method.get("base")):  # one message: only its tuning has a rate
+        return {**({} if arm.method["name"] == "prototypes" else {"personal_lr": tuned.lr}), **arm.method}
     alone = arm.method.get("name") == "local-only"
     server = {} if alone or tuned.server_lr == 1 else {"server": {"lr": tuned.server_lr}}
     pace = {} if alone or tuned.pace == 1 or arm.transform is None else {"pace": tuned.pace}

@@ -44,6 +44,7 @@ from .methods import PerFedAvg as PerFedAvg
 from .methods import Personal as Personal
 from .methods import PFedMe as PFedMe
 from .methods import PPSgd as PPSgd
+from .methods import Prototypes as Prototypes
 from .methods import QuPeD as QuPeD
 from .methods import Scaffold as Scaffold
 from .methods import ServerAdam as ServerAdam

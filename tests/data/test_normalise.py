@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tacit.data.loaders import digits_pool, load
-from tacit.data.normalise import normalised, set_aside, statistics
+from tacit.data.normalise import find_projection, normalised, set_aside, statistics
 from tacit.errors import TacitError
 
 
@@ -62,3 +62,52 @@ def test_features_come_from_a_file_with_their_clients(tmp_path: Path) -> None:
     assert (federation.classes, federation.input_shape) == (3, (5,))
     with pytest.raises(TacitError, match="no file of features"):
         load("features", path=str(tmp_path / "none.npz"))
+
+
+def test_a_projection_has_the_principal_components_of_public_rows_alone() -> None:
+    pool = digits_pool()
+    public, rest = set_aside(pool, 300, seed=3)
+    short = normalised(pool, {"public_rows": 300, "project": 5}, 3)
+    rows = public.flatten(1)
+    values, vectors = torch.linalg.eigh((rows - rows.mean(0)).T @ (rows - rows.mean(0)) / len(rows))
+    expected = (rest.x.flatten(1) - rows.mean(0)) @ vectors[:, -5:].flip(1) / values[-5:].sum().sqrt()
+    assert torch.allclose(short.x.abs(), expected.abs(), atol=1e-3)
+    whole = normalised(pool, {"public_rows": 300, "project": 5, "whiten": 1.0, "scale": 1.0}, 3)
+    spread = whole.x.std(0)
+    assert float(spread.max() / spread.min()) < 1.3
+
+
+def test_without_public_rows_a_projection_is_random_and_looks_at_no_data() -> None:
+    how = {"project": 16}
+    ours, other = (normalised(digits_pool(), how, seed) for seed in (0, 1))
+    assert ours.x.shape == (len(digits_pool().y), 16)
+    assert not torch.allclose(ours.x, other.x)
+    doubled = find_projection(64, None, how, 0)(2 * digits_pool().x)
+    assert torch.allclose(doubled, 2 * ours.x, atol=1e-4)
+    lengths = [each.square().sum(1).mean().sqrt() for each in (ours.x, digits_pool().x.flatten(1))]
+    assert 0.5 < float(lengths[0] / lengths[1]) < 2
+
+
+def test_rows_that_clients_hold_are_not_taken_for_public(tmp_path: Path) -> None:
+    pool, path = digits_pool(), tmp_path / "public.npz"
+    noise = np.random.default_rng(0).normal(size=(40, 8, 8)).astype("f4")
+    np.savez(path, x=noise)
+    assert normalised(pool, {"public": str(path), "project": 3}, 0).x.shape[1:] == (3,)
+    np.savez(path, x=np.concatenate([noise, pool.x[7:9].numpy()]))
+    with pytest.raises(TacitError, match=r"has 2 rows that clients of 'digits' hold"):
+        normalised(pool, {"public": str(path), "project": 3}, 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"project": 65}, "64 components are all there are"),
+        ({"project": 0}, "number of components"),
+        ({"project": 20, "public_rows": 10}, "9 components"),
+        ({"project": 3, "whiten": 0.5}, "give project and public_rows"),
+        ({"project": 3, "public": "nowhere.npz"}, "no file of public rows"),
+    ],
+)
+def test_projections_that_cannot_be_are_refused(how: dict[str, float], told: str) -> None:
+    with pytest.raises(TacitError, match=told):
+        normalised(digits_pool(), how, 0)

@@ -102,10 +102,11 @@ def _sampler(config: Config) -> Sampler:
 
 
 def method_of(config: Config) -> Method:
-    """The method of an experiment. A transform is personal: it is kept local, whatever else is."""
+    """The method of an experiment. A transform is personal: kept local, unless each client tunes it afterwards."""
     table = values_of(config.method)
     keep = table.get("keep", [])
-    personal = values_of(config.model).get("transform") is not None and table["name"] != "local-only"
+    tuned = table["name"] == "local-only" or NAME in table.get("only", ())
+    personal = values_of(config.model).get("transform") is not None and not tuned
     return build_method(table | {"keep": [*keep, NAME]} if personal and NAME not in keep else table)
 
 

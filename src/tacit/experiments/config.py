@@ -74,6 +74,9 @@ class NormaliseTable(Table):
     scale: Positive | None = None
     statistics: str | None = None
     public_rows: Count | None = None
+    public: str | None = None
+    project: Count | None = None
+    whiten: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class DataTable(Table):

@@ -63,7 +63,7 @@ class Part(NamedTuple):
 
 
 PARTS: Final[Mapping[Any, Part]] = {
-    Method: Part("base", {"fedavg": methods.FedAvg, "scaffold": methods.Scaffold}),
+    Method: Part("base", {"fedavg": methods.FedAvg, "scaffold": methods.Scaffold, "prototypes": methods.Prototypes}),
     methods.Prior: Part("prior", methods.PRIORS),
     ServerOptimizer: Part("server", {"sgd": methods.ServerSgd, "adam": methods.ServerAdam}, nested=True),
     methods.ServerSgd: Part("server", {"sgd": methods.ServerSgd}, nested=True),

@@ -22,6 +22,7 @@ from tacit.methods.per_fedavg import PerFedAvg
 from tacit.methods.personal import KL, L1, L2, PRIORS, Mixture, Personal, Prior
 from tacit.methods.pfedme import PFedMe
 from tacit.methods.pp_sgd import PPSgd
+from tacit.methods.prototypes import Prototypes
 from tacit.methods.quped import QuPeD
 from tacit.methods.scaffold import Scaffold
 
@@ -49,6 +50,7 @@ REGISTRY: Registry[Callable[..., Method]] = Registry(
         "apfl": APFL,
         "personal": Personal,
         "pp-sgd": PPSgd,
+        "prototypes": Prototypes,
     },
 )
 
@@ -80,6 +82,7 @@ __all__ = [
     "PerFedAvg",
     "Personal",
     "Prior",
+    "Prototypes",
     "QuPeD",
     "Scaffold",
     "ServerAdam",

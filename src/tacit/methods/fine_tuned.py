@@ -7,6 +7,7 @@ from torch import Tensor
 from tacit.core import tree
 from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.errors import TacitError
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.optimizers import LocalSgd
 
@@ -14,12 +15,19 @@ from tacit.methods.optimizers import LocalSgd
 @checked
 @dataclass(frozen=True)
 class FineTuned(Method):
-    """`base`, and on top a local training that starts at the current broadcast and is thrown away after predicting."""
+    """`base`, and on top a local training that starts at the current broadcast and is thrown away after predicting.
+
+    `only`: tuned are parameters with one of these in their name, for example a personal transform; () tunes all.
+    """
 
     base: Method = field(default_factory=FedAvg, metadata=INLINE)
     tuning: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
+    only: tuple[str, ...] = ()
 
     def init(self, params: Tree) -> Server:
+        for name in self.only:
+            if not any(name in leaf for leaf in params):
+                raise TacitError(f"no parameter has '{name}' in its name: the model has {', '.join(params)}")
         return self.base.init(params)
 
     def join(self, view: Shared, start: Tree) -> Tree:
@@ -32,9 +40,20 @@ class FineTuned(Method):
         return self.base.server(server, mean, rate)
 
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
-        tuned = self.tuning.run(view.model, site, site.grad)
+        tuned = self.tuning.run(view.model, self._held(site), site.grad)
         return tree.prefix("base", self.base.adapt(view, state, site)) | tree.prefix("tuned", tuned)
 
     def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
         tuned = Shared(tree.strip("tuned", state), view.extra)
         return self.base.predict(task, tuned, tree.strip("base", state), x)
+
+    def _held(self, site: Site) -> Site:
+        """A site whose steps move what is tuned alone."""
+        if not self.only:
+            return site
+
+        def advance(step: int, new: Tree, old: Tree) -> Tree:
+            moved = site.advance(step, new, old)
+            return {n: moved[n] if any(part in n for part in self.only) else old[n] for n in moved}
+
+        return site._replace(advance=advance)

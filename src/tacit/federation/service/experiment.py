@@ -56,7 +56,7 @@ PERMITTED: Final = (
 TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("name",),
     "model": ("name",),
-    "method": ("name", "base", "prior", "keep", "loss"),
+    "method": ("name", "base", "prior", "keep", "only", "loss"),
     "task": ("loss", "metrics"),
     "privacy": ("plan",),
 }
