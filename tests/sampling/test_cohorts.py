@@ -176,7 +176,8 @@ def test_fixed_steps_do_not_tell_how_many_rows_a_client_has() -> None:
     for n in (1, 3, 4, 9, 1000):
         index, mask = rule.draw(0, 0, 0, n)
         assert rule.steps(n) == len(index) == 6
-        assert mask.all()
+        assert index.shape == mask.shape == (6, 4)
+        assert (mask.sum(1) == min(n, 4)).all()
         assert index.max() < n
 
 

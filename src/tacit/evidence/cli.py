@@ -63,19 +63,30 @@ def audit(
     level: Annotated[str | None, typer.Option(help="At which private level they are; the first if left out.")] = None,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of the bounds.")] = 0.95,
     cohort_known: Annotated[bool, typer.Option("--cohort-known", help="The attacker knows who was drawn.")] = False,
+    runs: Annotated[
+        int, typer.Option(min=1, help="Trainings; more than one: a single canary, there or not, for small federations.")
+    ] = 1,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the file; may be repeated.")
     ] = None,
 ) -> None:
-    """Attack a whole run: train once with canaries planted, tell from the models which were there; 1 if disproved.
+    """Attack a whole run: train with canaries planted, tell from the models which were there; 1 if disproved.
 
     Prints a lower bound of epsilon beside the claim. A bound below the claim proves nothing. No ledger is kept.
     """
+    from tacit.errors import TacitError
+    from tacit.evidence.repeated_audit import audit_repeatedly
     from tacit.evidence.run_audit import audit_run
     from tacit.experiments.build import build
     from tacit.experiments.config import load, with_overrides
 
-    found = audit_run(build(with_overrides(load(file), set_ or [])), canaries, level, confidence, cohort_known)
+    if runs > 1 and cohort_known:
+        raise TacitError("--cohort-known is for the attack on a single run: leave out --runs")
+    parts = build(with_overrides(load(file), set_ or []))
+    if runs > 1:
+        found = audit_repeatedly(parts, runs, level, confidence)
+    else:
+        found = audit_run(parts, canaries, level, confidence, cohort_known)
     typer.echo(str(found))
     raise typer.Exit(int(found.disproved))
 

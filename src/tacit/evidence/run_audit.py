@@ -2,8 +2,9 @@
 
 A canary is a client with one row (where the unit is a client), or one row more of a client (where it is a record). It
 is one feature alone, with a label: its gradients point where nobody else's do. Training goes as it always does, through
-the recorded and compiled programs; then the attacker looks along each canary's gradient at what was released, says
-"there" of the highest scores and "not there" of the lowest. So many right guesses are unlikely under a true claim:
+recorded and compiled programs wherever the experiment's can be recorded, however short the run is; the audit says which
+programs ran. Then the attacker looks along each canary's gradient at what was released, says "there" of the highest
+scores and "not there" of the lowest. So many right guesses are unlikely under a true claim:
 
 - *Steinke, Nasr and Jagielski 2023*: under (epsilon, delta) the number of right guesses is about binomial. The bound
   needs no assumption and is weak.
@@ -16,6 +17,7 @@ A bound above the claim, or a rejected curve, disproves the claim. A bound below
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,7 +36,7 @@ from tacit.privacy.accounting.gaussian import gaussian_epsilon
 from tacit.privacy.accounting.risk import trade_off
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import shown
-from tacit.rounds.assemble import assemble
+from tacit.rounds.assemble import Assembled, Performance, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.rounds.round import Report
 
@@ -43,7 +45,8 @@ _SHARES: Final = (1.0, 0.5, 0.25, 0.1)  # of the canaries that are guessed; the 
 _RIDGE: Final = 0.3
 _LOUDNESS: Final = 8.0  # of a canary's feature, beside the largest in the data
 _MOST_OTHERS: Final = 64
-_SEEN: Final = 1e-3  # a delta or mu below this is taken for nothing
+SEEN: Final = 1e-3  # a delta or mu below this is taken for nothing
+_QUIET: Final = Schedule(evaluate_every=1 << 30, sample=1)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class RunAudit:
     guesses: int
     canaries: int
     confidence: float
+    path: str = ""  # which programs the clients ran
+    runs: int = 1  # trainings that were watched
 
     @property
     def disproved(self) -> bool:
@@ -72,10 +77,11 @@ class RunAudit:
         verdict = "DISPROVED" if self.disproved else "not disproved"
         terms = f"{self.unit}-level, {self.relation}, delta {self.delta:g}"
         sure = f"with {100 * self.confidence:g}% confidence at least {self.lower_bound:.2f}"
+        times = f"{self.canaries} canaries" if self.runs == 1 else f"one canary, {self.runs} trainings"
         return (
             f"{self.method} under {self.plan}: epsilon {shown(self.claim)} is claimed ({terms}); {sure}, or "
             f"{self.gaussian_lower_bound:.2f} along Gaussian curves ({self.correct} of {self.guesses} guesses right, "
-            f"{self.canaries} canaries): {verdict}"
+            f"{times}; programs: {self.path}): {verdict}"
         )
 
 
@@ -90,6 +96,10 @@ class Canaries:
     @property
     def number(self) -> int:
         return len(self.planted)
+
+    def first(self, planted: bool) -> "Canaries":
+        """One canary alone, there or not."""
+        return Canaries(self.x[:1], self.y[:1], np.array([planted]))
 
 
 def audit_run(
@@ -108,20 +118,20 @@ def audit_run(
     Raises:
         TacitError: if the plan promises nothing, or there are too few features for so many canaries.
     """
+    parts, name = audited(parts, level)
+    planted = make_canaries(parts.federation, canaries, parts.training.seed)
+    run, changes = watch(set_up(parts, planted, name))
+    drawn = _drawn(run, len(changes), planted, parts.training.seed) if cohort_known else None
+    scores = score(changes, directions(run, planted), others(run, parts.federation), drawn)
+    return _judge(scores, planted.planted, claim_of(run, parts.privacy.accountant), run, confidence)
+
+
+def audited(parts: Parts, level: str | None) -> tuple[Parts, str]:
+    """The parts that are attacked, and the level; where the unit is a record, one client by itself."""
     name = _audited_level(parts, level)
     if parts.privacy.plan.unit == "record":
         parts = parts._replace(federation=_alone(parts.federation))
-    planted = _make_canaries(parts.federation, canaries, parts.training.seed)
-    federation, privacy = _plant(parts, planted, name)
-    made = assemble(federation, parts.model, parts.method, privacy, parts.training, performance=parts.performance)
-    watcher = _Released()
-    ledger = Ledger.open(":memory:")
-    run = Run(*made, ledger=ledger, schedule=Schedule(evaluate_every=1 << 30, sample=1), watchers=(watcher,))
-    watcher.watch(run)
-    run.advance(lambda: False)
-    drawn = _drawn(run, watcher, planted, parts.training.seed) if cohort_known else None
-    scores = _score(watcher.changes, _directions(run, planted), _others(run, parts.federation), drawn)
-    return _judge(scores, planted.planted, _claim(run, privacy.accountant), run, confidence)
+    return parts, name
 
 
 def _audited_level(parts: Parts, level: str | None) -> str:
@@ -136,7 +146,7 @@ def _audited_level(parts: Parts, level: str | None) -> str:
 # --- canaries
 
 
-def _make_canaries(federation: FederatedDataset, number: int, seed: int) -> Canaries:
+def make_canaries(federation: FederatedDataset, number: int, seed: int) -> Canaries:
     features = math.prod(federation.input_shape)
     if not LEAST <= number <= features * federation.classes:
         most = features * federation.classes
@@ -213,17 +223,44 @@ class _Released:
         self._before = now
 
 
+def set_up(parts: Parts, canaries: Canaries, level: str) -> Assembled:
+    """The run with these canaries in it, recorded wherever its programs can be: else a short one would not be."""
+    federation, privacy = _plant(parts, canaries, level)
+    named = parts.performance or Performance()
+
+    def with_programs(performance: Performance) -> Assembled:
+        return assemble(federation, parts.model, parts.method, privacy, parts.training, performance=performance)
+
+    if named.compile == "auto":
+        with suppress(TacitError):
+            made = with_programs(replace(named, compile="require"))
+            trial = Run(*made, ledger=Ledger.open(":memory:"), schedule=_QUIET)
+            trial.step()  # a program that cannot be recorded is an error here
+            return made._replace(engine=trial.engine)
+    return with_programs(named)
+
+
+def watch(made: Assembled, seed: int | None = None) -> tuple[Run, list[Tensor]]:
+    """A training to its end, and how the shared model changed in each round; `seed`: other draws, other noise."""
+    engine = made.engine if seed is None else replace(made.engine, seed=seed)
+    watcher = _Released()
+    run = Run(engine, made.shapes, ledger=Ledger.open(":memory:"), schedule=_QUIET, watchers=(watcher,))
+    watcher.watch(run)
+    run.advance(lambda: False)
+    return run, watcher.changes
+
+
 def _flat(model: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([model[name].detach().double().reshape(-1) for name in sorted(model)])
 
 
-def _directions(run: Run, canaries: Canaries) -> Tensor:
+def directions(run: Run, canaries: Canaries) -> Tensor:
     """Where each canary pulls the model that everybody starts from, as unit vectors [canaries, parameters]."""
     pulls = (_pull(run, x[None], y[None]) for x, y in zip(as_input(canaries.x), canaries.y, strict=True))
     return torch.stack([pull / pull.norm().clamp_min(1e-12) for pull in pulls])
 
 
-def _others(run: Run, federation: FederatedDataset) -> Tensor:
+def others(run: Run, federation: FederatedDataset) -> Tensor:
     """An orthonormal basis of where everybody else pulls: the attacker knows all data but the canaries'."""
     some = range(0, federation.clients, -(-federation.clients // _MOST_OTHERS))
     pulls = torch.stack([_pull(run, *federation.take(torch.arange(*federation.offsets[k : k + 2]))) for k in some])
@@ -238,7 +275,7 @@ def _pull(run: Run, x: Tensor, y: Tensor) -> Tensor:
     return -_flat({name: found[name] for name in run.progress.server.view.model if name in found})
 
 
-def _score(changes: list[Tensor], directions: Tensor, others: Tensor, drawn: np.ndarray | None) -> np.ndarray:
+def score(changes: list[Tensor], directions: Tensor, others: Tensor, drawn: np.ndarray | None) -> np.ndarray:
     """How far the model went each canary's way, net of everybody else's ways; in the rounds that count."""
     moves = torch.stack(changes)
     directions, moves = (each - each @ others.T @ others for each in (directions, moves))
@@ -247,9 +284,9 @@ def _score(changes: list[Tensor], directions: Tensor, others: Tensor, drawn: np.
     return (by_round if drawn is None else by_round * drawn).sum(axis=1)
 
 
-def _drawn(run: Run, watcher: _Released, canaries: Canaries, seed: int) -> np.ndarray:
+def _drawn(run: Run, rounds: int, canaries: Canaries, seed: int) -> np.ndarray:
     """In which rounds each canary was drawn; of those that are not there, in which it might have been."""
-    rounds, rate = len(watcher.changes), run.plan.setting.rate
+    rate = run.plan.setting.rate
     found = rng.generator(seed, "would-be cohorts").random((canaries.number, rounds)) < rate
     first = len(run.engine.federation.ids) - int(canaries.planted.sum())
     for round in range(rounds):
@@ -263,7 +300,7 @@ def _drawn(run: Run, watcher: _Released, canaries: Canaries, seed: int) -> np.nd
 # --- what it means
 
 
-def _claim(run: Run, accountant: Accountant) -> tuple[float, float, Relation, Profile]:
+def claim_of(run: Run, accountant: Accountant) -> tuple[float, float, Relation, Profile]:
     """Epsilon, delta, neighbours and curve of the account that spent most, as the ledger has it."""
     found: list[tuple[float, float, Relation, Any]] = []
     budgets, terms = run.ledger.budgets(), run.ledger.terms()
@@ -294,10 +331,22 @@ def _judge(
         best = (correct, 2 * half) if along > mu or best == (0, 0) else best
         plain, mu = max(plain, one_run_epsilon(number, 2 * half, correct, delta, error)), max(along, mu)
         rejected = rejected or one_run_rejects(inverse, number, 2 * half, correct, error)
-    gaussian = gaussian_epsilon(1 / mu, delta) if mu > _SEEN else 0.0
+    gaussian = gaussian_epsilon(1 / mu, delta) if mu > SEEN else 0.0
     plan, method = run.plan, type(run.engine.method).__name__
     return RunAudit(
-        plan.name, method, plan.unit, relation, epsilon, delta, plain, gaussian, rejected, *best, number, confidence
+        plan.name,
+        method,
+        plan.unit,
+        relation,
+        epsilon,
+        delta,
+        plain,
+        gaussian,
+        rejected,
+        *best,
+        number,
+        confidence,
+        run.engine.path,
     )
 
 

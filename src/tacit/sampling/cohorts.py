@@ -216,8 +216,10 @@ class FixedSteps:
         width = min(self.size, n)
         passes = -(-self.count * width // n)
         order = uniforms((passes, n), seed, purpose, round, client).argsort(1)
-        rows = order.reshape(-1)[: self.count * width].reshape(self.count, width)
-        return rows, np.ones(rows.shape, bool)
+        rows, mask = np.zeros((self.count, self.size), np.int64), np.zeros((self.count, self.size), bool)
+        rows[:, :width] = order.reshape(-1)[: self.count * width].reshape(self.count, width)
+        mask[:, :width] = True  # as wide for everybody: a recorded program has one width
+        return rows, mask
 
 
 @checked

@@ -169,6 +169,18 @@ class CohortProgram(ClientProgram):
     def recorded(self) -> bool:
         return self.chunking.recorded
 
+    @property
+    def path(self) -> str:
+        """Which programs clients have run so far, in words: recorded ones, or the plain one and why."""
+        ran = [program is not None for program in self.programs.values()]
+        if any(ran):
+            whole = all(ran) and self.chunking.records(np.arange(self.federation.clients))
+            kernels = "and compiled" if self._compiled else "without compiled kernels"
+            return f"recorded {kernels}" if whole else f"recorded {kernels} in part"
+        refused = next((why for why in self.decisions.values() if why), None)
+        short = "compilation is off" if self.compile == "off" else "the run is too short to gain by recording"
+        return f"plain ({self.chunking.unrecorded or refused or short})"
+
     def check(self) -> None:
         """Raises a `TacitError` where compilation is required and cannot be had, before anything is charged."""
         if self.compile != "require":
