@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint types sanitize bench scaling bench-scale crash federation reproduce clean
+.PHONY: help demo test lint types sanitize bench scaling bench-scale crash audits tuning federation reproduce clean
 
 help:
 	@echo "make demo         train 200 clients on digits and write a page to look at"
@@ -17,6 +17,8 @@ help:
 	@echo "make federation   a real federation on loopback: parity, faults, hostile node, outsiders; about an hour"
 	@echo "make reproduce    list the papers' tables and figures; NAME=fedhdp/mnist measures one again"
 	@echo "make crash        kill a run at 20 random moments and resume it each time"
+	@echo "make audits       attack whole runs, twelve honest and five with a planted fault"
+	@echo "make tuning       what a private search costs and gains on MNIST"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +56,12 @@ bench-scale: $(STAMP)
 
 crash: $(STAMP)
 	$(BIN)/python -m benchmarks.crash
+
+audits: $(STAMP)
+	$(BIN)/python -m benchmarks.audits
+
+tuning: $(STAMP)
+	$(BIN)/python -m benchmarks.tuning
 
 federation: $(STAMP)
 	$(BIN)/python -m benchmarks.federation.parity

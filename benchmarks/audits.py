@@ -225,7 +225,8 @@ def _row(found: Mapping[str, Any]) -> str:
     return (
         f"{found['claim']:.2f} | {found['lower_bound']:.2f} | {found['gaussian_lower_bound']:.2f} | "
         f"{bound / found['claim']:.2f} | {found['correct']} of {found['guesses']} | "
-        f"{'**disproved**' if found['disproved'] else 'not disproved'} | {found['path']} | {found['seconds']:.0f}"
+        f"{'**disproved**' if found['disproved'] else 'not disproved'} | {found['path'].partition(' (')[0]} | "
+        f"{found['seconds']:.0f}"
     )
 
 

@@ -15,7 +15,8 @@ from tacit import methods as m
 from tacit import models
 from tacit.core.contract import Method, Tree
 from tacit.data import loaders
-from tacit.data.dataset import FederatedDataset, as_input, hold_out, offsets_of
+from tacit.data.dataset import FederatedDataset, as_input
+from tacit.data.partition import validation_split
 from tacit.errors import TacitError
 from tacit.privacy.accounting.sampling import Sampler
 from tacit.privacy.ledger.ledger import Ledger
@@ -143,22 +144,7 @@ def _standard(data: FederatedDataset) -> FederatedDataset:
 @lru_cache(maxsize=1)
 def validated(data: FederatedDataset, seed: int) -> FederatedDataset:
     """The training rows alone: a fifth of each client's are held out and take the place of the test rows."""
-    split = [hold_out(int(n), 0.2, seed, k) for k, n in enumerate(data.sizes)]
-    kept, held = (
-        [rows + start for rows, start in zip(part, data.offsets, strict=False)] for part in zip(*split, strict=True)
-    )
-    train, test = (torch.from_numpy(np.concatenate(part)) for part in (kept, held))
-    return replace(
-        data,
-        x=data.x[train],
-        y=data.y[train],
-        offsets=offsets_of([len(rows) for rows in kept]),
-        test_x=data.x[test],
-        test_y=data.y[test],
-        test_offsets=offsets_of([len(rows) for rows in held]),
-        common_x=None,
-        common_y=None,
-    )
+    return validation_split(data, 0.2, seed)
 
 
 class _Psi:

@@ -1,6 +1,7 @@
 """A search is charged: what the winner states is the epsilon of search and training together."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting as dp
@@ -9,15 +10,22 @@ import pytest
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 
+from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.evidence import certificate, signing
 from tacit.evidence.second_accountant import second_epsilon
-from tacit.evidence.tuning import Search, tune
+from tacit.evidence.tuning import Search, score_of, tune
 from tacit.evidence.verify import verify
+from tacit.experiments.build import Parts, build
+from tacit.experiments.result import Result
+from tacit.experiments.train import conduct
+from tacit.models.metrics import METRICS
 from tacit.privacy.accounting.accountant import answer, to_json
 from tacit.privacy.accounting.rdp import ORDERS, divergences
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.levels import Choices
 from tacit.report.summary import open_run
+from tacit.rounds.evaluate import Scores
 from tests.experiments.tiny import run, tiny
 
 TRIAL = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.5)), 50)
@@ -94,3 +102,39 @@ def test_a_tuned_certificate_without_the_charge_is_refused(tmp_path: Path) -> No
     assert any(line.passed is False and "no search is in the ledger" in line.text for line in lines)
     assert json.loads((tmp_path / "won" / "tuning.json").read_text())["chosen"] == {"method.lr": "0.1"}
     assert np.isfinite(content["guarantees"][0]["epsilon"])
+
+
+def test_a_client_moves_a_trials_score_by_at_most_one_whatever_its_metric_says() -> None:
+    """The noise of a score is sized for that."""
+    empty = np.zeros(0)
+    wild = np.array([0.5, 1e9, -1e9, np.nan, np.inf, -np.inf])
+    for at in range(len(wild)):
+        scores = Scores(None, np.arange(6), np.zeros(6), empty, wild, 0, metric=METRICS["r2"])
+        others = replace(scores, personal=np.delete(wild, at))
+        assert 0 <= score_of(scores) - score_of(others) <= 1
+    with pytest.raises(TacitError, match="better when smaller"):
+        score_of(Scores(None, empty, empty, empty, empty, 0, metric=METRICS["rmse"]))
+
+
+def test_trials_train_the_same_clients_at_the_same_levels_and_never_see_test_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a seed of its own a trial would have dealt rows anew, and let others opt out."""
+    seen: list[tuple[FederatedDataset, Choices, int]] = []
+
+    def watched(parts: Parts, *more: object) -> Result:
+        result = conduct(parts, *more)  # type: ignore[arg-type]
+        seen.append((parts.federation, result.run.plan.setting.choices, parts.training.seed))
+        return result
+
+    monkeypatch.setattr("tacit.evidence.tuning.conduct", watched)
+    config = tiny("rounds=1")
+    _, won = tune(config, Search({"method.lr": ("0.1",)}, mean=3.0), tmp_path / "won")
+    whole, levels = build(config).federation, won.run.plan.setting.choices.level
+    assert len({seed for *_, seed in seen} | {config.seed}) == len(seen) + 1 > 2
+    for data, choices, _ in seen:
+        assert choices.level.tolist() == levels.tolist()
+        assert data.common_x is None
+        for k in range(whole.clients):
+            mine = {row.numpy().tobytes() for row in whole.x[whole.rows(k)]}
+            assert {row.numpy().tobytes() for row in [*data.x[data.rows(k)], *data.test_x[data.test_rows(k)]]} == mine

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tacit.core.columns import Rows
@@ -133,6 +134,29 @@ def _by_unit(pool: Pool, rule: Rule) -> Parts:
     for client, part in enumerate(parts):
         owner[part] = client
     return [np.flatnonzero(owner[unit] == client) for client in range(len(parts))]
+
+
+def validation_split(data: FederatedDataset, fraction: float, seed: int) -> FederatedDataset:
+    """The training rows alone: about `fraction` of each client's are held out and take the place of the test rows.
+
+    Settings are chosen on them; the test rows are not in it.
+    """
+    split = [hold_out(int(n), fraction, seed, k) for k, n in enumerate(data.sizes)]
+    kept, held = (
+        [rows + start for rows, start in zip(part, data.offsets, strict=False)] for part in zip(*split, strict=True)
+    )
+    train, test = (torch.from_numpy(np.concatenate(part)) for part in (kept, held))
+    return replace(
+        data,
+        x=data.x[train],
+        y=data.y[train],
+        offsets=offsets_of([len(rows) for rows in kept]),
+        test_x=data.x[test],
+        test_y=data.y[test],
+        test_offsets=offsets_of([len(rows) for rows in held]),
+        common_x=None,
+        common_y=None,
+    )
 
 
 def hold_out_common(pool: Pool, fraction: float, seed: int) -> Pool:

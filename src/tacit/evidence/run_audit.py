@@ -229,7 +229,8 @@ def set_up(parts: Parts, canaries: Canaries, level: str) -> Assembled:
     named = parts.performance or Performance()
 
     def with_programs(performance: Performance) -> Assembled:
-        return assemble(federation, parts.model, parts.method, privacy, parts.training, performance=performance)
+        given = federation, parts.model, parts.method, privacy, parts.training
+        return assemble(*given, performance=performance, objective=parts.objective)
 
     if named.compile == "auto":
         with suppress(TacitError):

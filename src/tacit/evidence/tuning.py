@@ -1,17 +1,19 @@
 """The price of tuning: random search whose cost is charged, so that nobody states the winner's epsilon alone.
 
 The search tries a geometric number of configurations, drawn from the choices one after the other. A trial is a whole
-run and its score, the mean accuracy over clients with noise. Only the configuration of the best score comes out; not
-the other scores, and not how many trials there were. That costs what the event `RepeatAndSelect` says (Papernot and
-Steinke 2022), whatever the number was. Then the winner is trained, from the beginning and with its own noise. Its
-ledger begins with the search: every epsilon that anybody prints of it is that of both.
+run without a fifth of every client's training rows, and its score: the mean over clients of the first metric on those
+rows, each cut to [0, 1], so that a client moves their sum by at most 1; with noise. Test rows have no part in it. Only
+the configuration of the best score comes out; not the other scores, and not how many trials there were. That costs what
+the event `RepeatAndSelect` says (Papernot and Steinke 2022), whatever the number was. Then the winner is trained, from
+the beginning, on all training rows and with its own noise. Its ledger begins with the search: every epsilon that
+anybody prints of it is that of both.
 
 Noise is calibrated so that search and training together keep each level's budget; both use the same.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +21,10 @@ import numpy as np
 
 from tacit.core import rng
 from tacit.core.files import write_atomically
+from tacit.data.partition import validation_split
 from tacit.errors import TacitError
 from tacit.evidence.certificate import TUNING
-from tacit.experiments.build import build
+from tacit.experiments.build import Parts, build
 from tacit.experiments.config import Config, full, with_overrides
 from tacit.experiments.result import Result
 from tacit.experiments.train import conduct, run_config
@@ -29,7 +32,9 @@ from tacit.privacy.accounting.accountant import calibrate
 from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.plan import Account
 from tacit.rounds.assemble import assemble
+from tacit.rounds.evaluate import Scores
 
+VALIDATION: Final = 0.2  # of every client's training rows, by which trials are scored
 _SECTIONS: Final = ("method.", "model.", "batch", "epochs", "steps")
 """What may be tuned: what no event depends on."""
 
@@ -95,13 +100,41 @@ def _select(config: Config, search: Search) -> dict[str, str]:
     best: tuple[float, dict[str, str]] = (-np.inf, {})
     for trial in range(int(draw.geometric(1 / search.mean))):
         chosen = {key: str(draw.choice(list(values))) for key, values in search.choices.items()}
-        each = _with(config, chosen).model_copy(update={"seed": config.seed + 1 + trial})
-        result = conduct(build(each), full(each), None, False, False)
-        people = result.run.engine.federation.clients
-        noise = float(draw.normal()) * search.score_noise
-        score = (float(np.nansum(result.scores.personal)) + noise) / people
+        parts = _trial(build(_with(config, chosen)), config.seed + 1 + trial)
+        result = conduct(parts, full(_with(config, chosen)), None, False, False)
+        score = score_of(result.scores) + float(draw.normal()) * search.score_noise
         best = max(best, (score, chosen), key=lambda pair: pair[0])
     return best[1]
+
+
+def _trial(parts: Parts, seed: int) -> Parts:
+    """The run of a trial: other draws and other noise, of the same clients at the same levels.
+
+    Both are drawn by the experiment's own seed. Under another one somebody's rows would be other clients', and who is
+    private here would have opted out there.
+    """
+    data, own = parts.federation, parts.training.seed
+    chosen = parts.privacy.choose(data, own)
+    levels = {name: chosen.of(k).name for k, name in enumerate(data.ids)}
+    return parts._replace(
+        federation=validation_split(data, VALIDATION, own),
+        privacy=replace(parts.privacy, choices=levels),
+        training=replace(parts.training, seed=seed),
+    )
+
+
+def score_of(scores: Scores) -> float:
+    """The sum over clients of the first metric, cut to [0, 1]: one client moves it by at most 1, whatever it holds.
+
+    Raises:
+        TacitError: a metric whose smaller values are better: no cut makes a fair score of it.
+    """
+    if not scores.metric.larger:
+        raise TacitError(
+            f"the metric '{scores.metric.name}' is better when smaller: name one first that is larger for a better "
+            "model, such as accuracy or r2"
+        )
+    return float(np.clip(np.nan_to_num(scores.personal, nan=0.0, posinf=1.0, neginf=0.0), 0.0, 1.0).sum())
 
 
 def _with(config: Config, chosen: Mapping[str, str]) -> Config:
@@ -110,7 +143,7 @@ def _with(config: Config, chosen: Mapping[str, str]) -> Config:
 
 def _accounts(config: Config) -> tuple[Account, ...]:
     parts = build(config)
-    plan = assemble(*parts[:5], performance=parts.performance).engine.plan
+    plan = assemble(*parts[:5], performance=parts.performance, objective=parts.objective).engine.plan
     if not plan.levels:
         raise TacitError(f"plan '{plan.name}' charges clients by participation: tuning is for central, grouped")
     return plan.levels
