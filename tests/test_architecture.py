@@ -139,7 +139,8 @@ REPLAYS = {
     "report/spending.py",
     "federation/protocol/client_store.py",
     "evidence/certificate.py",  # the curve behind the statement's epsilon
-    "evidence/run_audit.py",  # the claim that it attacks, from the ledger of the attacked run
+    "evidence/run_audit.py",
+    "evidence/repeated_audit.py",  # the claim that it attacks, from the ledger of the attacked run
 }
 """Who turns charges into epsilons: reports, evidence, and a member that asks what it can still afford."""
 PLANS_AHEAD = {
