@@ -36,6 +36,7 @@ REGISTRY: Final[dict[str, str]] = {
     "fedhdp/levels": "papers.fedhdp.reproduce:LEVELS_PAGE",
     "fedhdp/writers": "papers.fedhdp.reproduce:WRITERS_PAGE",
     "fedhdp/writers-cnn": "papers.fedhdp.reproduce:WRITERS_CNN_PAGE",
+    "fedhdp/private-levels": "papers.fedhdp.private_levels",
     "fedhdp/incentive": "papers.fedhdp.incentive",
     "privatefl": "papers.privatefl.overview",
     "privatefl/selection": "papers.privatefl.tuned",

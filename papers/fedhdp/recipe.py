@@ -87,11 +87,12 @@ class Recipe:
                 "model": {"name": self.model, "hidden": list(self.hidden)},
                 "method": {**method, **(own | {"personal_lr": self.personal_lr} if personal else {"name": "fedavg"})},
                 "evaluate": {"every": self.rounds},
-                **self._privacy(arm, {"start": tuned.start, "target": tuned.target}),
+                **self.privacy(arm, {"start": tuned.start, "target": tuned.target}),
             }
         )
 
-    def _privacy(self, arm: str, clip: Mapping[str, float]) -> dict[str, Any]:
+    def privacy(self, arm: str, clip: Mapping[str, float]) -> dict[str, Any]:
+        """Plan, levels and choices of an arm, as in a file."""
         usual = {"epsilon": self.epsilon} if self.noise is None else {"noise": self.noise}
         private, severe = usual | {"delta": DELTA}, {"epsilon": SEVERE_EPSILON, "delta": DELTA}
         if arm == NON_PRIVATE:

@@ -23,6 +23,7 @@ from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
+from tacit.privacy.mechanisms import Grouped
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.rounds.assemble import Privacy
@@ -62,6 +63,19 @@ def test_a_federation_is_its_simulation(tmp_path: Path, method: Method, plan: st
             kept = wire.clients[name].store.state(world.run_id, world.rounds, first)
             assert largest_difference(kept, first) < 1e-9
     assert rows(server.ledger) == rows(expected.ledger)
+
+
+def test_weights_that_remember_released_means_work_in_a_federation(tmp_path: Path) -> None:
+    """What the server remembers stays with it: members are sent what they are asked with, and nothing else."""
+    private = (Level("strict", delta=1e-3, noise=2.0), Level("mild", delta=1e-3, noise=0.5), Level("open"))
+    plan = Privacy(Grouped(Fixed(0.5), ratio="optimal"), private, {"mild": 0.4, "open": 0.3})
+    world = World(Ditto(strength="optimal"), plan, ragged(6), rounds=3)
+    expected = world.simulated()
+    expected.go()
+    server = world.conductor(tmp_path, Wire(world.clients(tmp_path)))
+    assert server.go() is None
+    assert server.progress.public.keys() > server.plan.release.start().keys()
+    assert largest_difference(server.progress.server.view.model, expected.progress.server.view.model) < 1e-9
 
 
 @pytest.mark.parametrize("plan", ["open", "record"])

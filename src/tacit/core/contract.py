@@ -118,6 +118,11 @@ class Method(Protocol):
         """`rate`: the public expected share of clients in a round."""
         ...
 
+    @property
+    def adapt_epochs(self) -> int:
+        """How often the steps that `adapt` is given go over the client's rows; 0: they are those of one round."""
+        return 0
+
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
         """On the client, with its own training data, before `predict`; never uploaded."""
         return state

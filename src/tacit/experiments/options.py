@@ -68,7 +68,7 @@ PARTS: Final[Mapping[Any, Part]] = {
     ServerOptimizer: Part("server", {"sgd": methods.ServerSgd, "adam": methods.ServerAdam}, nested=True),
     methods.ServerSgd: Part("server", {"sgd": methods.ServerSgd}, nested=True),
 }
-_PERSONAL: Final = "personal_lr"  # in place of lr, for what trains a personal model
+_PERSONAL: Final = {"personal_lr": "lr", "personal_decay": "decay"}  # for what trains a personal model
 _START: Final = {"bound": "start"}  # of a bound that moves
 
 
@@ -101,7 +101,7 @@ def keys_of(kind: Any, content: Mapping[str, Any] = {}) -> Keys:
             which = _chosen(part, content, kind, name)
             keys |= {part.key: str} if part.key else {}
             keys |= {key: said for key, said in keys_of(which, content).items() if key not in keys}
-            keys |= {_PERSONAL: Finite} if which is methods.LocalSgd and name != "local" else {}
+            keys |= dict.fromkeys(_PERSONAL, Finite) if which is methods.LocalSgd and name != "local" else {}
     return keys
 
 
@@ -172,8 +172,9 @@ def make(kind: Any, values: Mapping[str, Any], **fixed: Any) -> Any:
             arguments |= {name: make(which, inner)} if inner else {}
         else:
             which, beside = _chosen(part, values, kind, name), values
-            if which is methods.LocalSgd and name != "local" and values.get(_PERSONAL) is not None:
-                beside = {**values, "lr": values[_PERSONAL]}
+            if which is methods.LocalSgd and name != "local":
+                own = {key: values[said] for said, key in _PERSONAL.items() if values.get(said) is not None}
+                beside = {**values, **own}
             if any(beside.get(key) is not None for key in (part.key or "", *keys_of(which, beside))):
                 arguments[name] = make(which, beside)
     return kind(**arguments)

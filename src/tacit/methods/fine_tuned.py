@@ -39,6 +39,10 @@ class FineTuned(Method):
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
         return self.base.server(server, mean, rate)
 
+    @property
+    def adapt_epochs(self) -> int:
+        return self.base.adapt_epochs
+
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
         tuned = self.tuning.run(view.model, self._held(site), site.grad)
         return tree.prefix("base", self.base.adapt(view, state, site)) | tree.prefix("tuned", tuned)

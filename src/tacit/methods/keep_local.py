@@ -85,6 +85,10 @@ class KeepLocal(Method):
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
         return self.base.server(server, mean, rate)
 
+    @property
+    def adapt_epochs(self) -> int:
+        return self.base.adapt_epochs
+
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
         own, inner = _unpack(state)
         return self._pack(own, self.base.adapt(_merge(view, own), inner, site))

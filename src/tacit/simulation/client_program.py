@@ -16,6 +16,7 @@ from tacit.core.dropout import Key
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
+from tacit.privacy.accounting.sampling import BatchRule
 from tacit.privacy.mechanisms.clipped_upload_sum import Operand, Uploads
 from tacit.privacy.mechanisms.clipping import clip
 from tacit.privacy.mechanisms.gradient import Counted, Exact
@@ -25,6 +26,7 @@ from tacit.privacy.mechanisms.release import Message, encode_all
 from tacit.privacy.mechanisms.stepwise import StepGuard, StepNoise
 from tacit.privacy.plan import Plan
 from tacit.sampling.availability import Availability
+from tacit.sampling.cohorts import Shuffled
 from tacit.simulation.chunks import Inputs
 from tacit.simulation.draws import drawn
 from tacit.simulation.timing import LossRecorder, local_loss
@@ -60,7 +62,8 @@ class ClientProgram:
         self, state: Tree, clients: np.ndarray, round: int, purpose: str = "batches", steps: int = 0
     ) -> Inputs:
         """What these clients have and draw; steps that are not live are added up to `steps`."""
-        draw = drawn(self.plan.setting.batches, self.seed, round, clients, self.federation, purpose, steps)
+        rule = self._adapting if purpose == "adapt" else self.plan.setting.batches
+        draw = drawn(rule, self.seed, round, clients, self.federation, purpose, steps)
         if purpose == "batches" and not self.devices.alike:
             taken = torch.from_numpy(self.work(np.asarray(clients), round))
             draw = draw._replace(live=draw.live & (torch.arange(draw.live.shape[1]) < taken.unsqueeze(1)))
@@ -78,6 +81,13 @@ class ClientProgram:
             real=torch.ones(len(clients), dtype=torch.bool),
             client=torch.from_numpy(np.asarray(clients, np.int64)),
         )
+
+    @cached_property
+    def _adapting(self) -> BatchRule:
+        """How rows are dealt before a client predicts: as in a round, or in as many epochs as the method asks for."""
+        rule, epochs = self.plan.setting.batches, self.method.adapt_epochs
+        largest = int(self.federation.sizes.max())
+        return Shuffled(max(1, round(rule.expected(largest))), epochs) if epochs else rule
 
     def site(
         self, task: ModuleTask, given: Inputs, round: int | Tensor, full: int, own: int = 0

@@ -232,10 +232,15 @@ class FederationServer(Rounds[TurnJournal]):
             path.chmod(0o600)
         return int(path.read_text(), 16)
 
+    @property
+    def _told(self) -> Tree:
+        """What members need of the release's public state; what the server remembers beside it stays with it."""
+        return tree.pick(self.progress.public, [*self.plan.release.start()])
+
     def _ask(self, kind: Kind, turn: int) -> Ask:
         """The question, with the broadcast of where the run stands."""
         view = tree.join(self.progress.server.view)
-        tensors = tree.prefix("view", view) | tree.prefix("public", self.progress.public)
+        tensors = tree.prefix("view", view) | tree.prefix("public", self._told)
         head = str(self.ledger.head())
         return Ask(
             self.terms.run,
