@@ -251,6 +251,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     asked_levels: tuple[bool, ...] | None = None
     uploads: bool = True  # False: nothing leaves, so nothing is owed
+    average: int = 0  # rounds whose models are averaged in the end
     evaluation: "Evaluated | None" = None  # in a deployment, of the models on the clients' own test rows
 
     @property
@@ -346,6 +347,12 @@ class Plan:
     @cached_property
     def _by_level(self) -> dict[str, Account]:
         return {account.scope.removeprefix("level:"): account for account in self.levels}
+
+
+def check_average(rounds: int) -> None:
+    """Refuses a number of rounds to average over that is negative."""
+    if rounds < 0:
+        raise TacitError(f"average must be at least 0, not {rounds}: give the number of last rounds to average over")
 
 
 def gaussian_event(z: float) -> Any:

@@ -23,6 +23,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.mechanisms.noise import Noise
 from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.plan import Plan
+from tacit.rounds.averaging import average
 from tacit.rounds.evaluate import NoisyScores, Scores
 from tacit.simulation.timing import Clock, Spread
 
@@ -138,10 +139,11 @@ def learn(method: Method, plan: Plan, progress: Progress, replies: Replies, nois
     """
     round, server, public = progress
     mean, public = plan.release.decode(public, replies.totals, noise)
-    if mean is None:
-        return Progress(round + 1, server, public)
-    received = mean if replies.rows is None else tree.split(replies.rows)
-    return Progress(round + 1, method.server(server, received, plan.setting.rate), public)
+    if mean is not None:
+        received = mean if replies.rows is None else tree.split(replies.rows)
+        server = method.server(server, received, plan.setting.rate)
+    public = public | tree.pick(progress.public, [name for name in progress.public if name.startswith("average/")])
+    return Progress(round + 1, *average(server, public, round + 1, plan.average, plan.setting.rounds))
 
 
 class Rounds(ABC, Generic[AnyJournal]):

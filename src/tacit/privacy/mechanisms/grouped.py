@@ -18,6 +18,7 @@ from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile, clip, measu
 from tacit.privacy.mechanisms.lattice import fits, place, step
 from tacit.privacy.mechanisms.level_ratios import LevelRatios
 from tacit.privacy.mechanisms.level_weights import Merge, Optimal, Released, Weighted
+from tacit.privacy.mechanisms.open_span import OpenSpan
 from tacit.privacy.mechanisms.release import (
     BIT,
     ROUNDING,
@@ -28,7 +29,7 @@ from tacit.privacy.mechanisms.release import (
     Totals,
     add_noise_to_bit,
 )
-from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan, Seen, Words, gaussian_event
+from tacit.privacy.plan import Account, CalibrationContext, Mechanism, Plan, Seen, Words, check_average, gaussian_event
 
 _READERS: Final = (
     "against whoever sees the released models, but not who took part in which round; the server is trusted"
@@ -49,6 +50,7 @@ class GroupedRelease(ClippedRelease):
     expected: tuple[float, ...]  # sampled clients of each level in expectation
     merge: Merge
     sensitivity: float = 1.0  # of a sum of unit vectors: 1 add/remove, 2 replace-one
+    span: OpenSpan = field(default_factory=OpenSpan)
 
     def start(self) -> Tree:
         return super().start() | tree.prefix("merge", self.merge.start(len(self.multipliers)))
@@ -88,11 +90,13 @@ class GroupedRelease(ClippedRelease):
             released.append(self._mean(j, float(state["bound"]), totals, noise))
             bits, asked = bits + self._bits(z, totals.bit[j].double(), noise), asked + expected
         power = self._power(totals, state["bound"])
+        released, directions = self.span.apply(tree.strip("span", state), released)
         weights, memory = self.merge.weigh(tree.strip("merge", state), released, power)
         mean = tree.each(lambda leaf: torch.zeros_like(leaf[0], dtype=self.exact), totals.body)
         for weight, level in zip(weights.tolist(), released, strict=True):
             mean = mean if level is None else tree.axpy(weight, level.mean, mean)
-        return tree.split(mean), self.move_bound(state, bits, asked) | tree.prefix("merge", memory)
+        kept = tree.prefix("merge", memory) | tree.prefix("span", directions)
+        return tree.split(mean), self.move_bound(state, bits, asked) | kept
 
     def _mean(self, j: int, bound: float, totals: Totals, noise: noises.Noise) -> Released:
         total, std = tree.each(lambda leaf: leaf[j], totals.body), self.ratios[j] * bound
@@ -205,6 +209,10 @@ class Grouped(Mechanism):
             not named has 1. "optimal" weighs noise against bias in every round, for any menu.
         project: clip what would be uploaded after every local step, too.
         horizon: with "optimal", over how many rounds noise averages out; by default the rounds of the run.
+        span: keep of private means what lies in the span of the open clients' means of the last so many rounds, and of
+            the rest a share (`open_span.py` has the proof). 0: all of it.
+        rest: that share, between 0 and 1; 0.1 if left out.
+        average: the model is, in the end, the mean of those of the last so many rounds. 0: the last one.
 
     Raises:
         TacitError: a ratio outside of 0 to 1, a bound or horizon that is not positive, or a horizon without "optimal".
@@ -233,6 +241,9 @@ class Grouped(Mechanism):
     ratio: float | Mapping[str, float] | Literal["optimal"] = 1.0
     project: bool = False
     horizon: float | None = None
+    span: int = 0
+    rest: float | None = None
+    average: int = 0
 
     def __post_init__(self) -> None:
         LevelRatios(self.ratio)
@@ -240,6 +251,14 @@ class Grouped(Mechanism):
             raise TacitError(f"horizon is {self.horizon:g}, and only ratio 'optimal' uses it: leave it out")
         if self.horizon is not None:
             Optimal((1.0,), self.horizon)
+        if self.rest is not None and not self.span:
+            raise TacitError(f"rest is {self.rest:g}, and without span nothing is projected: add span, or leave it out")
+        check_average(self.average)
+        _ = self._span
+
+    @property
+    def _span(self) -> OpenSpan:
+        return OpenSpan(self.span) if self.rest is None else OpenSpan(self.span, self.rest)
 
     @property
     def server_sees(self) -> Seen:
@@ -247,6 +266,8 @@ class Grouped(Mechanism):
 
     def plan(self, setting: CalibrationContext) -> Plan:
         menu = setting.choices.menu.levels
+        if self.span and setting.asked is None and setting.choices.private.all():
+            raise TacitError(f"span is {self.span}, and nobody opted out, so that there is no span: leave it out")
         merge, notes = LevelRatios(self.ratio).merge(setting, self.horizon)
         accounts: list[Account] = []
         multipliers: list[float] = []
@@ -262,6 +283,7 @@ class Grouped(Mechanism):
             expected=tuple(setting.rate * n for n in setting.counts),
             merge=merge,
             sensitivity=setting.sampler.sensitivity,
+            span=self._span,
         )
         plan = Plan(
             "grouped",
@@ -274,6 +296,7 @@ class Grouped(Mechanism):
             multipliers=tuple(multipliers),
             asked_levels=tuple(merge.asks(j) for j in range(len(menu))),
             notes=(*notes, *_less_noise(release)),
+            average=self.average,
         )
         return plan.by_participation()
 
@@ -292,13 +315,14 @@ class Central(Mechanism):
     Args:
         clip: the bound on an upload's norm: `Quantile()` moves it, a number or `Fixed` keeps it.
         project: clip what would be uploaded after every local step, too.
+        average: the model is, in the end, the mean of those of the last so many rounds. 0: the last one.
 
     Raises:
         TacitError: a bound that is not positive; and in a run, more than one level, or one that is not private.
 
     >>> import tacit
     >>> tacit.Central(clip=0.5)
-    Central(clip=Fixed(bound=0.5), project=False)
+    Central(clip=Fixed(bound=0.5), project=False, average=0)
     """
 
     name: ClassVar[str] = "central"
@@ -313,6 +337,10 @@ class Central(Mechanism):
 
     clip: Clip = field(default_factory=Quantile, metadata={"short": Fixed})
     project: bool = False
+    average: int = 0
+
+    def __post_init__(self) -> None:
+        check_average(self.average)
 
     @property
     def server_sees(self) -> Seen:
@@ -322,7 +350,7 @@ class Central(Mechanism):
         used = [level.name for level, n in zip(setting.choices.menu.levels, setting.choices.counts, strict=True) if n]
         if len(used) != 1 or not setting.choices.private.all():
             raise TacitError(f"the central plan has one private level, but clients chose {used}: use plan 'grouped'")
-        grouped = Grouped(self.clip, project=self.project).plan(setting)
+        grouped = Grouped(self.clip, project=self.project, average=self.average).plan(setting)
         return replace(grouped, name=grouped.name.replace("grouped", "central"), mechanism=self)
 
     def for_figures(self, clip: Clip, times: int) -> Mechanism:
