@@ -6,7 +6,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.data.partition import Parts, apportion, by_id, dirichlet, federate, iid, matched, n_class, one_class
+from tacit.data.partition import (
+    DRAWN,
+    Parts,
+    apportion,
+    by_id,
+    dirichlet,
+    drawn,
+    federate,
+    iid,
+    matched,
+    n_class,
+    one_class,
+)
 from tacit.errors import TacitError
 
 labels_of = st.lists(st.integers(0, 5), min_size=1, max_size=80).map(np.array)
@@ -220,3 +232,13 @@ def test_an_unknown_test_rule_or_a_missing_pool_is_refused() -> None:
         federate(x, y, iid(y.numpy(), 2), classes=4, pooled=(x, y), test="pooled")
     with pytest.raises(TacitError, match="needs a pooled test set"):
         federate(x, y, iid(y.numpy(), 2), classes=4, test="matched")
+
+
+def test_drawn_test_rows_are_of_a_clients_classes_each_once_and_as_many_as_there_can_be() -> None:
+    y, test_y = np.repeat(np.arange(4), 30), np.repeat(np.arange(4), 25)
+    parts = n_class(y, 10, 2, seed=3)
+    for part, own in zip(parts, drawn(y, parts, test_y, seed=3), strict=True):
+        assert set(test_y[own]) == set(y[part])
+        assert len(set(own.tolist())) == len(own)
+        counts = np.bincount(y[part], minlength=4) / len(part) * DRAWN
+        assert (np.abs(np.bincount(test_y[own], minlength=4) - np.minimum(counts, 25)) <= 1).all()

@@ -11,7 +11,7 @@ from tacit.errors import TacitError
 from tacit.report import wording
 from tacit.report.charts import MEASURED, figures
 from tacit.report.facts import Facts, Promise
-from tacit.report.html import open_all, places, tell, write_html, write_png
+from tacit.report.html import open_all, page, places, tell, write_html, write_png
 from tacit.report.metrics import frame
 from tacit.report.summary import RunSummary, open_run
 from tests.experiments.tiny import run
@@ -50,6 +50,20 @@ def test_a_level_without_a_guarantee_does_not_look_like_one_that_has_one(folders
     page = write_html(open_all(folders[:1]), tmp_path / "page.html").read_text()
     looks = dict(re.findall(r'<div class="(card[^"]*)"><h3>.*?</span>(\w+)</h3>', page))
     assert looks == {"card guaranteed": "private", "card bare": "open"}
+
+
+def test_a_guarantee_says_in_words_what_an_attacker_gets_and_no_other_card_does(folders: list[Path]) -> None:
+    run = open_all(folders[:1])[0]
+    assert run.spending is not None
+    meant = run.spending.risk("private")
+    assert meant is not None
+    text = page([run])
+    assert text.count(f"In words: {meant.words}") == text.count("In words:") == 1
+
+
+def test_a_level_that_nobody_chose_does_not_keep_a_run_from_being_shown(tmp_path: Path) -> None:
+    run(tmp_path / "a", "rounds=1", "levels.nobody.epsilon=8.0", "levels.nobody.delta=1e-2")
+    assert ">nobody<" not in write_html(open_all([tmp_path / "a"]), tmp_path / "page.html").read_text()
 
 
 def test_the_head_of_a_page_says_when_on_what_by_which_version_and_what_for(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ Rows before they belong to anyone, and the one function that divides them among 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from tacit.data.dataset import FederatedDataset, Pair, grouped, hold_out, offset
 from tacit.data.tables import NO_NAMES, Encoding
 from tacit.data.validate import at_least, proportion, unknown
 from tacit.errors import TacitError
+
+DRAWN: Final = 40  # test rows of a client
 
 
 class Ids(NamedTuple):
@@ -97,7 +99,7 @@ def divide(
     }
     if name not in rules:
         raise unknown(f"partition of {pool.name}", name, [*rules, *pool.ids])
-    if not _one_class_each(pool.y) and (name != "iid" or test == "matched"):
+    if not _one_class_each(pool.y) and (name != "iid" or test in DEALT):
         raise TacitError(
             f"partition '{name}' and test '{test}' go by the classes of rows, and {pool.name} has other targets: use "
             "partition 'iid' and test 'own', or clients of their own"
@@ -385,6 +387,22 @@ def matched(labels: np.ndarray, parts: Parts, test_labels: np.ndarray, seed: int
     return _sorted([np.concatenate(own) for own in pieces])
 
 
+def drawn(labels: np.ndarray, parts: Parts, test_labels: np.ndarray, seed: int = 0) -> Parts:
+    """Test rows for each client, `DRAWN` of them in proportion to its classes, or all there are of a class.
+
+    No client has a row twice, and different clients may have the same: small pools give everybody enough rows, so that
+    accuracies are no longer 0, 1/2 or 1.
+    """
+    by_class = {int(test_labels[rows[0]]): rows for rows in _rows_by_class(test_labels, "drawn", seed)}
+    chosen: Parts = []
+    for client, part in enumerate(parts):
+        rng, (kinds, counts) = generator(seed, "drawn", client), np.unique(labels[part], return_counts=True)
+        wanted = zip(kinds.tolist(), apportion(DRAWN, counts).tolist(), strict=True)
+        pools = ((by_class.get(kind, np.arange(0)), count) for kind, count in wanted)
+        chosen.append(np.concatenate([rng.permutation(pool)[:count] for pool, count in pools]))
+    return _sorted(chosen)
+
+
 def federate(
     x: Rows,
     y: Tensor,
@@ -403,8 +421,9 @@ def federate(
     """A federation of pooled rows. `parts[k]` are the rows of client `k`; rows in no part are left out.
 
     `test="own"` holds out `test_fraction` of each client's rows (whole `units` where given); `test="matched"`
-    deals out the pooled test set in each client's class proportions, and a list names the test rows themselves;
-    the pooled test set is the common one in any case. Without one, all clients' own test rows together are.
+    deals out the pooled test set in each client's class proportions; `test="drawn"` draws from it for each client anew,
+    in the same proportions, so that clients share test rows and have enough of them; a list names the test rows
+    themselves. The pooled test set is the common one in any case. Without one, all clients' own test rows together are.
     """
     train, own = (
         (parts, _dealt(test, parts, y, pooled, seed)) if test != "own" else _split(parts, test_fraction, units, seed)
@@ -441,8 +460,15 @@ def _split(parts: Parts, fraction: float, units: np.ndarray | None, seed: int) -
 def _dealt(test: str | Parts, parts: Parts, y: Tensor, pooled: Pair | None, seed: int) -> Parts:
     if pooled is None:
         raise TacitError(f"test={test!r} needs a pooled test set and there is none: use test='own'")
-    if isinstance(test, str) and test != "matched":
+    if not isinstance(test, str):
+        return test
+    if test not in DEALT:
         raise TacitError(
-            f"test is '{test}': use 'own' (held out of each client's rows) or 'matched' (dealt from the pool)"
+            f"test is '{test}': use 'own' (held out of each client's rows), 'matched' (dealt from the pool) or 'drawn' "
+            "(from the pool, for each client anew)"
         )
-    return matched(y.numpy(), parts, pooled[1].numpy(), seed) if isinstance(test, str) else test
+    return DEALT[test](y.numpy(), parts, pooled[1].numpy(), seed)
+
+
+DEALT: Final = {"matched": matched, "drawn": drawn}
+"""How a pooled test set comes to clients."""

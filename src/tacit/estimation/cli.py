@@ -40,6 +40,7 @@ LedgerFile = Annotated[
 Limit = Annotated[float | None, typer.Option("--budget", help="Epsilon of all questions together: refuse to pass it.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over files that are there; never over TABLE.")]
 Pictures = Annotated[bool, typer.Option("--pictures/--no-pictures", help="Write a PNG and an HTML beside the table.")]
+Purpose = Annotated[str | None, typer.Option(help="What the estimates are for; stands on the page.")]
 
 
 class Request(NamedTuple):
@@ -59,6 +60,7 @@ class Request(NamedTuple):
     seed: Seed = None
     pictures: Pictures = True
     force: Force = False
+    purpose: Purpose = None
 
 
 def _command(example: str) -> Callable[[Callable[..., None]], None]:
@@ -225,7 +227,7 @@ def _check_bits(bits: int, kind: Send | None, epsilon: float | None) -> None:
 def _print(result: "TableEstimates", request: Request, questions: "Questions | None") -> None:
     from rich.console import Console
 
-    from tacit.estimation import comparison
+    from tacit.estimation import comparison, estimate_page
 
     centre = ", ".join(f"{each:.4g}" for each in result.estimator.centre_[:6])
     spread = result.estimator.prior_variance_**0.5
@@ -240,4 +242,5 @@ def _print(result: "TableEstimates", request: Request, questions: "Questions | N
     typer.echo(f"table: {request.out}")
     if request.pictures:
         typer.echo(f"image: {comparison.write_png(result.moves, request.out.with_suffix('.png'))}")
-        typer.echo(f"page:  {comparison.write_html(result.moves, request.out.with_suffix('.html'))}")
+        place = request.out.with_suffix(".html")
+        typer.echo(f"page:  {estimate_page.write_html(result, request.table, questions, place, request.purpose)}")

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core.files import write_atomically
 from tacit.report import figures
 from tacit.report.figures import INK, NEUTRAL, PALETTE, Figure, Panel, Series
-from tacit.report.page import document, sections
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,10 +198,3 @@ class Moves:
 
 def write_png(moves: Moves, path: Path) -> Path:
     return figures.write_png([moves.figure()], path)
-
-
-def write_html(moves: Moves, path: Path) -> Path:
-    """The same picture to point at: one file, nothing fetched."""
-    body = f"<h1>Personal estimates</h1>{sections([moves.figure()])}"
-    write_atomically(path, document(moves.title, body).encode())
-    return path

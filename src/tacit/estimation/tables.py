@@ -387,11 +387,16 @@ class Questions:
             ledger.check()
             charge(ledger, message)
 
-    def summary(self) -> str:
-        """What the clients have spent in all, replayed from the ledger."""
+    def spent(self) -> tuple[float, float]:
+        """Epsilon and delta of all questions so far, replayed from the ledger."""
         with open_ledger(self.path) as ledger:
-            lines, times = statement(ledger), ledger.rounds() + 1
-        epsilon, delta = total(lines)
+            return total(statement(ledger))
+
+    def summary(self) -> str:
+        """What the clients have spent in all, in words."""
+        with open_ledger(self.path) as ledger:
+            times = ledger.rounds() + 1
+        epsilon, delta = self.spent()
         terms = f"client-level, {RELATION}, {f'delta {delta:g}' if delta else 'pure'}"
         limit = "" if self.budget is None else f", of a budget of {self.budget:g}"
         return f"Asked {times:,} time{'s' * (times > 1)} so far: epsilon {shown(epsilon)} in all{limit} ({terms})"

@@ -21,7 +21,8 @@ from tacit.experiments.train import reopen_run
 from tacit.privacy.mechanisms.clipping import clip
 from tacit.report.charts import MEASURED
 from tacit.report.figures import NEUTRAL, PALETTE, Figure, Heat, Panel, Series
-from tacit.report.page import document, mark, sections
+from tacit.report.html import origin
+from tacit.report.page import document, facts, mark, sections
 from tacit.report.summary import RunSummary, open_run
 from tacit.rounds.loop import Run
 
@@ -37,7 +38,7 @@ def attack_page(path: Path, client: str | None = None) -> str:
     intro = (
         f"<header><h1>What an attacker gets: {escape(findings.title)}</h1><p>Two attacks on this run. The first asks "
         "whether somebody took part, and its best possible success follows from the ledger. The second looks for "
-        f"somebody's data in a single round.</p></header>{mark(MEASURED)}"
+        f"somebody's data in a single round.</p>{facts(origin(findings))}</header>{mark(MEASURED)}"
     )
     return document(f"What an attacker gets: {findings.title}", intro + sections(figures))
 

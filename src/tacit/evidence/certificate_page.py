@@ -7,7 +7,7 @@ from typing import Any
 from tacit.evidence.signing import digest, fingerprint
 from tacit.privacy.ledger.statement import SIMULATION
 from tacit.report.figures import NEUTRAL, PALETTE, Figure, Panel, Series
-from tacit.report.page import Table, document, mark, sections
+from tacit.report.page import Card, Look, Table, document, sections
 
 
 def page(content: Mapping[str, Any]) -> str:
@@ -18,8 +18,8 @@ def page(content: Mapping[str, Any]) -> str:
         f"the plan {escape(run['plan'])}: {run['clients']:,} clients, {run['rounds']['charged']:,} rounds charged; "
         f"certified on {escape(run['certified'])}, Tacit {escape(run['version'])}.</p>{_alert(run)}</header>"
     )
-    marked = mark(SIMULATION if run["kind"] == "simulation" else "")
-    cards = "".join(_card(entry, marked) for entry in content["guarantees"])
+    mark = SIMULATION if run["kind"] == "simulation" else ""
+    cards = "".join(_card(entry, mark).html() for entry in content["guarantees"])
     body = [
         head,
         f'<h2>What was promised</h2><div class="cards">{cards}</div>',
@@ -72,21 +72,17 @@ def _protected(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [entry for entry in content["guarantees"] if entry["epsilon"] is not None]
 
 
-def _card(entry: Mapping[str, Any], marked: str) -> str:
+def _card(entry: Mapping[str, Any], mark: str) -> Card:
     bare = entry["epsilon"] is None
-    look = "card bare" if entry["standing"] in ("opted out", "no noise") else "card" if bare else "card guaranteed"
-    figure = (
-        "no guarantee" if look == "card bare" else entry["standing"] if bare else f"epsilon {_up(entry['epsilon'])}"
-    )
+    look: Look = "bare" if entry["standing"] in ("opted out", "no noise") else "" if bare else "guaranteed"
+    figure = "no guarantee" if look == "bare" else entry["standing"] if bare else f"epsilon {_up(entry['epsilon'])}"
     terms = (
         ""
         if bare
         else f"{entry['unit']}-level, {entry['relation']}, delta {entry['delta']:g}, {entry['accountant'].upper()}; "
     )
-    return (
-        f'<div class="{look}"><h3>{escape(entry["level"])}</h3><p class="figure">{escape(figure)}</p>'
-        f'<p class="quiet">{escape(terms)}{entry["clients"]:,} clients</p>'
-        f'<p class="sentence">{escape(entry["words"])}</p>{"" if bare else marked}</div>'
+    return Card(
+        entry["level"], figure, f"{terms}{entry['clients']:,} clients", entry["words"], look, "" if bare else mark
     )
 
 

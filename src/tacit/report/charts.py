@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tacit.privacy.ledger.statement import SIMULATION
+from tacit.report.facts import Promise
 from tacit.report.figures import NEUTRAL, PALETTE, Figure, Panel, Series, Style
 from tacit.report.metrics import ALL
 from tacit.report.summary import RunSummary
@@ -105,8 +106,13 @@ def epsilon(several: Sequence[RunSummary], legend: Legend) -> Iterator[Figure]:
             )
 
 
+def _held(findings: RunSummary) -> Iterator[Promise]:
+    """The levels at which somebody is; the others have no colour, and nobody to tell of."""
+    return (promise for promise in findings.facts.promises if promise.clients)
+
+
 def _spending(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Series]:
-    for promise in findings.facts.promises:
+    for promise in _held(findings):
         group = findings.title if many else promise.level
         whose = f"{findings.title}, {promise.level}" if many else promise.level
         terms = f"{promise.relation}, delta {promise.delta:g}" if promise.delta else ""
@@ -135,7 +141,7 @@ def trade_off(several: Sequence[RunSummary], legend: Legend) -> Iterator[Figure]
 
 
 def _attackers(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Series]:
-    for promise in findings.facts.promises:
+    for promise in _held(findings):
         found = None if findings.spending is None else findings.spending.risk(promise.level)
         if found is not None:
             group = findings.title if many else promise.level

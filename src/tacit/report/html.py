@@ -5,10 +5,10 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import RenderableType
 
@@ -21,14 +21,15 @@ from tacit.report.facts import Promise
 from tacit.report.figures import NEUTRAL, Figure, Panel
 from tacit.report.figures import write_png as write_image
 from tacit.report.metrics import ALL, label
-from tacit.report.page import document, mark, scroll, sections
+from tacit.report.page import Card, Look, document, dot, mark, scroll, sections
+from tacit.report.page import facts as facts_of
 from tacit.report.summary import RunSummary, open_run
 from tacit.report.tables import comparison, level_table
 
 _LEDGER_LINES = 12
 _HEADS = ("shared mean", "personal mean", "personal variance", "worst decile")
 _METRICS = ("shared_mean", "personal_mean", "personal_variance", "personal_worst_decile")
-_LOOK = {"protected": "card guaranteed", "opted out": "card bare", "no noise": "card bare"}
+_LOOK: Final[Mapping[str, Look]] = {"protected": "guaranteed", "opted out": "bare", "no noise": "bare"}
 """A level without a guarantee must not look like one that has one."""
 
 
@@ -58,11 +59,11 @@ def _about(findings: RunSummary, several: Sequence[RunSummary]) -> str:
         f"{_whose(findings, several)}{facts.method} under the plan {facts.plan}: {facts.clients:,} clients, "
         f"{findings.done:,} rounds, {100 * facts.rate:.3g}% of the clients asked in a round. {findings.devices or ''}"
     )
-    rows = "".join(f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in _origin(findings).items())
-    return f'<p class="quiet">{escape(about.rstrip())}</p><dl class="facts">{rows}</dl>'
+    return f'<p class="quiet">{escape(about.rstrip())}</p>{facts_of(origin(findings))}'
 
 
-def _origin(findings: RunSummary) -> dict[str, str]:
+def origin(findings: RunSummary) -> dict[str, str]:
+    """When it was run, on which data, by which version, what for."""
     config, environment = tomllib.loads(findings.config), findings.environment
     data = config.get("data", {})
     source = data.get("source") or data.get("name") or "given in Python"
@@ -83,7 +84,7 @@ def _guarantees(several: Sequence[RunSummary], legend: Legend) -> Iterator[str]:
     yield f"<h2>What each group is guaranteed{mark(simulated)}</h2>"
     for findings in several:
         if len(several) > 1:
-            yield f'<p style="margin:18px 0 0">{_dot(legend.colors[findings.title])}{escape(findings.title)}</p>'
+            yield f'<p style="margin:18px 0 0">{dot(legend.colors[findings.title])}{escape(findings.title)}</p>'
         held = [promise for promise in findings.facts.promises if promise.clients and findings.facts.shares]
         cards = "".join(_card(findings, promise, legend) for promise in held)
         yield f'<div class="cards">{cards}</div>' if cards else ""
@@ -96,16 +97,19 @@ def _note(line: str) -> str:
 
 
 def _card(findings: RunSummary, promise: Promise, legend: Legend) -> str:
-    spent = findings.epsilons.get(promise.level)
-    tone = legend.colors.get(promise.level) or legend.colors.get(findings.title, NEUTRAL)
-    text = wording.sentence(promise, findings.facts, spent).removeprefix(f"{promise.level}: ")
-    return (
-        f'<div class="{_LOOK.get(promise.standing, "card")}"><h3>{_dot(tone)}{escape(promise.level)}</h3>'
-        f'<p class="figure">{escape(wording.headline(promise, spent))}</p>'
-        f'<p class="quiet">{escape(wording.terms(promise, findings.facts, spent))}{promise.clients:,} clients</p>'
-        f'<p class="sentence">{escape(wording.as_sentence(text))}</p>'
-        f"{mark(SIMULATION if promise.standing == 'protected' else '')}</div>"
-    )
+    spent, facts = findings.epsilons.get(promise.level), findings.facts
+    text = wording.as_sentence(wording.sentence(promise, facts, spent).removeprefix(f"{promise.level}: "))
+    found = None if findings.spending is None else findings.spending.risk(promise.level)
+    protected = promise.standing == "protected"
+    return Card(
+        promise.level,
+        wording.headline(promise, spent),
+        f"{wording.terms(promise, facts, spent)}{promise.clients:,} clients",
+        f"{text} In words: {found.words}" if found is not None and spent and protected else text,
+        _LOOK.get(promise.standing, ""),
+        SIMULATION if protected else "",
+        legend.colors.get(promise.level) or legend.colors.get(findings.title, NEUTRAL),
+    ).html()
 
 
 def _figures(several: Sequence[RunSummary], legend: Legend) -> str:
@@ -140,24 +144,20 @@ def _rows(findings: RunSummary, many: bool, legend: Legend) -> Iterator[str]:
         spent = "" if promise is None else wording.spent(promise, findings.epsilons.get(name))
         figures = [findings.value(place, metric) for metric in _METRICS]
         cells = "".join(f'<td class="n">{"-" if value is None else f"{value:.3f}"}</td>' for value in figures)
-        bare = "bare" if promise is not None and "bare" in _LOOK.get(promise.standing, "") else ""
-        run = f'<td class="name">{_dot(legend.colors[findings.title])}{escape(findings.title)}</td>' if many else ""
-        dot = "" if many else _dot(legend.colors.get(name, NEUTRAL))
+        bare = "bare" if promise is not None and _LOOK.get(promise.standing) == "bare" else ""
+        run = f'<td class="name">{dot(legend.colors[findings.title])}{escape(findings.title)}</td>' if many else ""
+        color = "" if many else dot(legend.colors.get(name, NEUTRAL))
         style = " ".join(["sum"] * (promise is None) + ["first"] * (first and many))
         yield (
-            f'<tr class="{style}">{run}<td class="name">{dot}{escape(name)}</td><td class="n">{clients:,}</td>'
+            f'<tr class="{style}">{run}<td class="name">{color}{escape(name)}</td><td class="n">{clients:,}</td>'
             f'<td class="{bare}">{escape(kind)}</td><td class="{bare}">{escape(spent)}</td>{cells}</tr>'
         )
         first = False
 
 
-def _dot(color: str) -> str:
-    return f'<span class="dot" style="background:{color}"></span>'
-
-
 def _legend(legend: Legend) -> str:
     buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-group="{escape(name)}">{_dot(color)}{escape(name)}</button>'
+        f'<button type="button" aria-pressed="true" data-group="{escape(name)}">{dot(color)}{escape(name)}</button>'
         for name, color in legend.colors.items()
     )
     return f'<nav class="legend" aria-label="shown in the charts">Show: {buttons}</nav>'

@@ -4,11 +4,11 @@ A page of a run takes about 100 kB. A charting library would add 1 to 5 MB to ea
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tacit.report.figures import Figure, Panel, svg
 
@@ -51,6 +51,49 @@ class Table:
     def _cells(self, tag: str, row: Sequence[str]) -> str:
         kinds = ["name" if at == 0 else "" if at < self.words else "n" for at in range(len(self.heads))]
         return "".join(f'<{tag} class="{kind}">{escape(text)}</{tag}>' for kind, text in zip(kinds, row, strict=True))
+
+
+Look = Literal["", "guaranteed", "bare"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a group of clients is guaranteed. No guarantee ("bare") must not look like one ("guaranteed").
+
+    Args:
+        title: the group.
+        figure: the shortest true thing to say.
+        terms: what must stand beside it: unit, neighbours, delta, how many.
+        words: the whole sentence, and what it means.
+        mark: what keeps a reader from taking it for more.
+        color: of the group in the charts.
+    """
+
+    title: str
+    figure: str
+    terms: str
+    words: str
+    look: Look = ""
+    mark: str = ""
+    color: str = ""
+
+    def html(self) -> str:
+        return (
+            f'<div class="card {self.look}"><h3>{dot(self.color)}{escape(self.title)}</h3>'
+            f'<p class="figure">{escape(self.figure)}</p><p class="quiet">{escape(self.terms)}</p>'
+            f'<p class="sentence">{escape(self.words)}</p>{mark(self.mark)}</div>'
+        )
+
+
+def dot(color: str) -> str:
+    """A group's colour."""
+    return f'<span class="dot" style="background:{color}"></span>' if color else ""
+
+
+def facts(rows: Mapping[str, str]) -> str:
+    """What a reader asks of every result before looking at it: when, of which data, by which version, what for."""
+    parts = (f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in rows.items())
+    return f'<dl class="facts">{"".join(parts)}</dl>'
 
 
 def scroll(name: str, head: str, rows: "Iterator[str] | Sequence[str]") -> str:

@@ -10,8 +10,9 @@ import numpy as np
 from tacit.privacy.ledger.statement import SIMULATION
 from tacit.report.charts import MEASURED
 from tacit.report.figures import NEUTRAL, PALETTE, Figure, Panel, Series
+from tacit.report.html import origin
 from tacit.report.metrics import ALL
-from tacit.report.page import Table, document, mark, sections
+from tacit.report.page import Table, document, facts, mark, sections
 from tacit.report.summary import RunSummary
 
 if TYPE_CHECKING:
@@ -214,7 +215,8 @@ def sweep_page(title: str, measured: Sequence[Measured]) -> str:
     about = f"{len(measured)} runs of {len(groups)} settings ({', '.join(keys) or 'seeds alone'})."
     body = [
         f"<header><h1>{escape(title)}: a sweep{mark(SIMULATION)}</h1>",
-        f'<p class="quiet">{escape(about)}</p><p class="alert">{escape(TUNING)}</p></header>',
+        f'<p class="quiet">{escape(about)}</p>{facts(origin(measured[0].run)) if measured else ""}',
+        f'<p class="alert">{escape(TUNING)}</p></header>',
         sections(sweep_figures(measured)) if measured else "<p>No run has ended yet.</p>",
         means(measured).html(),
         differences(measured).html() if len(groups) > 1 else "",

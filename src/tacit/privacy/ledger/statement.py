@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tacit.privacy.accounting.accountant import Answer, answer
+from tacit.privacy.accounting.accountant import Answer, Relation, answer, profile
 from tacit.privacy.accounting.events import describe
+from tacit.privacy.accounting.risk import Risk, risk
 from tacit.privacy.ledger.earlier_events import Charged, recomputed, remark
 from tacit.privacy.membership import Stays, accounts, promise
 
@@ -208,3 +209,11 @@ def _history_in_words(history: Mapping["DpEvent", int], unit: str) -> str:
     parts = [f"{count:,} times {describe(event, unit)}" for event, count in often[:_SHOWN]]
     more = len(history) - _SHOWN
     return "; ".join(parts) + (f"; and {more} other events" if more > 0 else "")
+
+
+def risk_of_all(ledger: "Ledger", relation: Relation) -> Risk:
+    """What an attacker gets, at most, of somebody to whom every charge of the ledger counts."""
+    together: Counter[Any] = Counter()
+    for history in ledger.histories().values():
+        together.update(history)
+    return risk(profile(together, relation))
