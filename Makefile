@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint types sanitize bench scaling bench-scale crash audits tuning federation reproduce clean
+.PHONY: help demo test lint types sanitize bench bench-smoke scaling bench-scale crash audits tuning federation reproduce clean
 
 help:
 	@echo "make demo         train 200 clients on digits and write a page to look at"
-	@echo "make test         lint, type check, tests"
+	@echo "make test         lint, type check, tests, and whether speed was lost"
 	@echo "make lint         ruff and basedpyright only"
 	@echo "make sanitize     the compiled kernels' tests under the address and undefined-behaviour sanitizers"
 	@echo "make bench        seconds a round beside pfl-research, Flower, Opacus and the machine's limit; about 25 minutes"
+	@echo "make bench-smoke  three workloads beside a plain PyTorch loop, under a minute: fails on a loss of 30%"
 	@echo "make scaling      time and memory against cohort, population, parameters, local steps, threads"
 	@echo "make bench-scale  100,000 clients: memory and time a round"
 	@echo "make federation   a real federation on loopback: parity, faults, hostile node, outsiders; about an hour"
@@ -30,6 +31,7 @@ demo: $(STAMP)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.smoke
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -47,6 +49,9 @@ sanitize: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.speed
+
+bench-smoke: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.smoke
 
 scaling: $(STAMP)
 	$(BIN)/python -m benchmarks.scaling
