@@ -14,12 +14,22 @@ def count(number: int, what: str) -> str:
     return f"{number} {what if number == 1 else plural}"
 
 
+def processor() -> str:
+    """Its name, with its family and model where the system tells them: names alone may be of several kinds."""
+    name = _name()
+    kind = [value for field in ("cpu family", "model\t") if (value := _field("/proc/cpuinfo", field))]
+    return f"{name}, kind {'.'.join(kind)}" if kind else name
+
+
+def _name() -> str:
+    return _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
 def machine() -> str:
     """The processor, its cores in use and the memory, in a line."""
-    processor = _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
     memory = _field("/proc/meminfo", "MemTotal")
     size = f", {int(memory.split()[0]) / 2**20:.0f} GiB of memory" if memory else ""
-    return f"{processor}, {count(CORES, 'core')}{size}, {platform.system()}"
+    return f"{_name()}, {count(CORES, 'core')}{size}, {platform.system()}"
 
 
 def _field(path: str, name: str) -> str | None:
