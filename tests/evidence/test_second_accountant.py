@@ -54,7 +54,7 @@ def concentrated(draw: Draw) -> Any:
 
 def composed(draw: Draw) -> Any:
     parts = (dp.SelfComposedDpEvent(sampled(draw), int(draw.integers(1, 5))), gaussian(draw), dp.NoOpDpEvent())
-    return dp.ComposedDpEvent(parts)  # pyright: ignore[reportArgumentType]
+    return dp.ComposedDpEvent(parts)
 
 
 def most_once(kind: Any) -> int:

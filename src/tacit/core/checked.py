@@ -90,7 +90,7 @@ def _given(owner: str, name: str, hints: Mapping[str, Any], value: Any, declared
         return read(hint, value)
     except Unfit:
         short = getattr(declared, "metadata", {}).get("short")
-        if short is not None and isinstance(value, str | numbers.Real) and not isinstance(value, bool):
+        if short is not None and not isinstance(value, bool) and isinstance(value, str | numbers.Real):
             return short(value)
         raise unfit(f"{owner}({name}={shown(value)})", hint, value, _default(declared)) from None
 
@@ -227,8 +227,9 @@ def _several(hint: Any, value: Any) -> Any:
     kinds = get_args(hint) or (Any,)
     if isinstance(value, str | bytes | Mapping | Set | type) or not isinstance(value, Iterable):
         return (read(kinds[0], value),)
+    plain = type(cast(object, value)) is tuple and kinds[0] in _PLAIN
     items = cast(Iterable[Any], value)
-    if type(value) is tuple and kinds[0] in _PLAIN and all(type(each) is kinds[0] for each in items):
+    if plain and all(type(each) is kinds[0] for each in items):
         return items  # of a million clients' names, too
     return tuple(read(kinds[0], each) for each in items)
 

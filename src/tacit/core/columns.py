@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from tacit.core.tensors import split_rows
 from tacit.errors import TacitError
 
 
@@ -75,7 +76,9 @@ class Columns:
         return tuple(tensor.dtype for tensor in self.tensors)
 
     def split(self, rows: int) -> list["Columns"]:
-        return [Columns(self.names, parts) for parts in zip(*(each.split(rows) for each in self.tensors), strict=True)]
+        return [
+            Columns(self.names, parts) for parts in zip(*(split_rows(each, rows) for each in self.tensors), strict=True)
+        ]
 
     def unsqueeze(self, dim: int) -> "Columns":
         return self.each(lambda tensor: tensor.unsqueeze(dim))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import rng
+from tacit.core.tensors import register_vmap
 
 _GOLDEN: Final = -0x61C8864680B583EB  # 2^64 / golden ratio, and the two factors of SplitMix64, as signed words
 _FACTORS: Final = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
@@ -86,7 +87,7 @@ def _keep_vmap(
     return _keep(words.movedim(in_dims[0] or 0, 0), begin, numbers, p), 0
 
 
-_keep.register_vmap(_keep_vmap)
+register_vmap(_keep, _keep_vmap)
 
 
 def _mix(state: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -200,7 +200,7 @@ class Privacy:
     noise: NoiseKind = field(default="fast", repr=False)  # of a simulation; a federation's is exact
 
     def __post_init__(self) -> None:
-        if self.plan is None:  # never once it is made
+        if cast(Mechanism | None, self.plan) is None:  # never once it is made
             object.__setattr__(self, "plan", default_plan(self.levels))
         asked = "noise 'exact'" if self.noise == "exact" else f"plan {type(self.plan).__name__}"
         if asked != "plan Open" and not any(level.private for level in self.levels):

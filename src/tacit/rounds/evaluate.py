@@ -15,6 +15,7 @@ from torch.func import vmap
 
 from tacit.core import rng, tree
 from tacit.core.contract import Shared, Task, Tree
+from tacit.core.tensors import from_array, split_rows
 from tacit.data.dataset import FederatedDataset, as_input
 from tacit.models.functional import ModuleTask
 from tacit.models.metrics import ACCURACY, Metric
@@ -129,7 +130,7 @@ def _who(data: FederatedDataset, seed: int, sample: int | None) -> np.ndarray:
 def _some_rows(data: FederatedDataset, seed: int) -> tuple[Tensor, Tensor]:
     """Training rows for the batch statistics of the shared model, where it has any."""
     rows = rng.generator(seed, "statistics").integers(len(data.y), size=_OWN_ROWS)
-    own = as_input(data.x[torch.from_numpy(rows).to(data.x.device)])
+    own = as_input(data.x[from_array(rows).to(data.x.device)])
     return own, torch.ones(_OWN_ROWS, dtype=torch.bool, device=own.device)
 
 
@@ -139,7 +140,7 @@ def _sums(
     """By metric, the sums of each of its terms over the rows between offsets."""
     parts = [
         [metric.terms(outputs, targets) for metric in metrics]
-        for rows, targets in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
+        for rows, targets in zip(split_rows(x, _ROWS), split_rows(y, _ROWS), strict=True)
         for outputs in (task.apply(params, as_input(rows)),)
     ]
     if not len(y):
@@ -156,7 +157,7 @@ def _between(term: Tensor, offsets: np.ndarray) -> np.ndarray:
 
 def _finished(metric: Metric, sums: Sequence[np.ndarray]) -> np.ndarray:
     """Not a number where there are no rows."""
-    return metric.finish(*map(torch.from_numpy, sums)).double().numpy()
+    return metric.finish(*map(from_array, sums)).double().numpy()
 
 
 def _on_common(
@@ -167,7 +168,8 @@ def _on_common(
         return None, None
     x, y = data.common_x, data.common_y
     losses = [
-        task.losses(params, as_input(rows), own) for rows, own in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
+        task.losses(params, as_input(rows), own)
+        for rows, own in zip(split_rows(x, _ROWS), split_rows(y, _ROWS), strict=True)
     ]
     sums = _sums(metrics, task, params, x, y, np.array([0, len(y)]))
     found = [float(_finished(*each)[0]) for each in zip(metrics, sums, strict=True)]
@@ -250,4 +252,4 @@ def _padded(offsets: np.ndarray, clients: np.ndarray, most: int | None = None) -
     longest = int((end - begin).max())
     rows = begin[:, None] + np.arange(longest if most is None else min(most, longest))[None, :]
     real = rows < end[:, None]
-    return Padded(torch.from_numpy(np.where(real, rows, begin[:, None])), torch.from_numpy(real))
+    return Padded(from_array(np.where(real, rows, begin[:, None])), from_array(real))

@@ -17,7 +17,7 @@ The same question for plans that add their noise in the guard: is every number o
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from itertools import count
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from tacit.core import rng, tree
 from tacit.core.columns import each
 from tacit.core.contract import Batch, Gradient, Losses, Method, Reply, Shared, Site, Task, Tree
 from tacit.core.dropout import Key
+from tacit.core.tensors import from_array
 from tacit.data.dataset import WHOLE, FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
@@ -62,7 +63,7 @@ def probe(method: Method, task: Task, federation: FederatedDataset, start: Tree,
             return Batch(x, y, row.mask)
 
         exact = Exact(task, batch)
-        reply = method.client(server.view, joined, _site(task, batch, exact, exact, 2, level))
+        reply = cast(object, method.client(server.view, joined, _site(task, batch, exact, exact, 2, level)))
         if not isinstance(reply, Reply):
             raise TacitError(
                 f"{type(method).__name__}.client gives a {type(reply).__name__}: give Reply(upload, state)"
@@ -236,8 +237,8 @@ def _random_rows(federation: FederatedDataset, start: Tree, which: int, tokens: 
         shape = (_STEPS, _ROWS, *leaf.shape[1:])
         if leaf.dtype not in WHOLE:
             drawn = draw.integers(tokens, size=shape) if tokens else draw.normal(scale=scale, size=shape)
-            return torch.from_numpy(drawn).to(dtype)
-        drawn = torch.from_numpy(draw.integers(tokens or 2, size=shape))
+            return from_array(drawn).to(dtype)
+        drawn = from_array(draw.integers(tokens or 2, size=shape))
         drawn[(..., *[0] * (leaf.dim() - 1))] = min(1, (tokens or 2) - 1)  # a mask of zeros alone would leave nothing
         return drawn.to(leaf.dtype)
 
@@ -249,10 +250,8 @@ def _random_rows(federation: FederatedDataset, start: Tree, which: int, tokens: 
 def _random_targets(federation: FederatedDataset, draw: np.random.Generator) -> Tensor:
     like, shape = federation.y, (_STEPS, _ROWS, *federation.y.shape[1:])
     if like.is_floating_point():
-        return torch.from_numpy(draw.normal(size=shape)).to(like.dtype)
-    return torch.from_numpy(draw.integers(2 if like.dtype == torch.bool else federation.classes, size=shape)).to(
-        like.dtype
-    )
+        return from_array(draw.normal(size=shape)).to(like.dtype)
+    return from_array(draw.integers(2 if like.dtype == torch.bool else federation.classes, size=shape)).to(like.dtype)
 
 
 def _same_step() -> Callable[[Tree, Tree, Tree], Tree]:

@@ -48,7 +48,7 @@ def test_the_optimal_ratio_minimises_the_server_variance(problem: Problem) -> No
         method="bounded",
         options={"xatol": 1e-8},
     )
-    least = float(found.fun)  # pyright: ignore[reportAttributeAccessIssue]
+    least = float(found.fun)
     at = point.server_variance(problem, point.optimal_ratio(problem))
     assert at == pytest.approx(point.optimal_variance(problem), rel=1e-12)
     assert at <= least * (1 + 1e-12)

@@ -42,7 +42,7 @@ def fixed_size(size: int, total: int, z: float) -> dp.DpEvent:
 
 
 def composed(*events: dp.DpEvent) -> dp.DpEvent:
-    return dp.ComposedDpEvent(events)  # type: ignore[arg-type]
+    return dp.ComposedDpEvent(events)
 
 
 # The Gaussian mechanism in closed form

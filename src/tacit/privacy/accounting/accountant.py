@@ -213,7 +213,7 @@ def _calibrate(
     bracket = _bracket(lambda z: cost(z) <= target, gaussian_multiplier(target, delta) * math.sqrt(times), target)
     if bracket is None:
         return FLOOR
-    z = _round_up(math.exp(float(brentq(excess, *map(math.log, bracket), xtol=1e-5))))  # type: ignore[arg-type]
+    z = _round_up(math.exp(float(brentq(excess, *map(math.log, bracket), xtol=1e-5))))
     while cost(z) > target:
         z = _round_up(z * (1 + 10.0**-_DIGITS))
     return z

@@ -17,7 +17,7 @@ import json
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from tacit.errors import TacitError
 
@@ -85,7 +85,7 @@ def extend(db: sqlite3.Connection) -> None:
 def check_ends(db: sqlite3.Connection) -> None:
     """Refuses a ledger whose tables end elsewhere than their chain: rows were taken off, or put in beside it."""
     for table in TABLES:
-        last, chained = _last(db, table), _chained(db, table)
+        last, chained = _last(db, table), cast(object, _chained(db, table))
         if last != chained:
             more = isinstance(chained, int) and last > chained  # whoever writes to the file may write anything
             what = "rows that its chain does not know" if more else "fewer rows than its chain"

@@ -14,7 +14,7 @@ Neighbours: zero-out, a client's contribution or zero, its noise share sent in b
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -280,10 +280,14 @@ class Distributed(Mechanism):
             return self._by_rota(plan, account, times)
         beside = replace(account, scope=f"released:{level.name}", event=released, epsilon=None)
         figure = answer({released: rounds}, level.delta or 0.0, ZERO_OUT, "rdp").epsilon
+
+        def also_charged(_: np.ndarray) -> tuple[Account]:
+            return (beside,)
+
         return replace(
             plan,
-            client=lambda k: replace(account, scope=f"client:{ids[k]}"),
-            beside=lambda _: (beside,),
+            client=_for_each(account, ids),
+            beside=also_charged,
             notes=(
                 f"noise calibrated for {times} participations of one client",
                 *plan.notes,
@@ -299,7 +303,7 @@ class Distributed(Mechanism):
             f"noise calibrated for {times} participations of one client, which is never asked more often; no sampling "
             "is credited, and the figure holds against those who see only released models, too"
         )
-        return replace(plan, client=lambda k: replace(account, scope=f"client:{ids[k]}"), notes=(said, *plan.notes))
+        return replace(plan, client=_for_each(account, ids), notes=(said, *plan.notes))
 
     def _against_readers(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
         ids = plan.setting.ids
@@ -317,6 +321,15 @@ class Distributed(Mechanism):
         gaussian = _central(level, setting, times if self.budget == "server" else None)
         ratio = coding.std / (gaussian * coding.bound)
         return f"the mean has {ratio:.3g} times the noise (std) that a trusted server would add for the same figure"
+
+
+def _for_each(account: Account, ids: Sequence[str]) -> Callable[[int], Account]:
+    """The same account for every client, under its own name."""
+
+    def of(client: int) -> Account:
+        return replace(account, scope=f"client:{ids[client]}")
+
+    return of
 
 
 def own_noise(plan: Plan) -> float:

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from tacit.core import tree
 from tacit.core.contract import Batch, Losses, Task, Tree
 from tacit.core.dropout import Key, drawing
+from tacit.core.tensors import split_rows, weighted_sum
 from tacit.privacy.mechanisms.clipping import clip, shrinking
 from tacit.privacy.mechanisms.lattice import place
 
@@ -122,7 +123,7 @@ def integer_sum(
         return torch.where(real, place(tree.flatten(clipped), bound, multiplier), 0)
 
     chunk = max(1, _AT_ONCE // max(1, tree.size(params)))
-    parts = zip(*(rows.split(chunk) for rows in (x, y, mask, _words(key, mask))), strict=True)
+    parts = zip(*(split_rows(rows, chunk) for rows in (x, y, mask, _words(key, mask))), strict=True)
     return torch.stack([vmap(one)(*part).sum(0) for part in parts]).sum(0)
 
 
@@ -156,7 +157,8 @@ def ghost(
     keep = mask & finite
     for size in sizes:
         keep = keep & (size < torch.finfo(size.dtype).tiny ** -0.5)
-    total = tree.each(lambda leaf: torch.tensordot(torch.where(keep, factor, 0.0), _kept(leaf, keep), 1), own)
+    weight = torch.where(keep, factor, 0.0)
+    total = tree.each(lambda leaf: weighted_sum(weight, _kept(leaf, keep)), own)
     for layer in layers:
         g = _kept(outer[layer.weight] * factor.unsqueeze(-1), keep)
         total[layer.weight] = g.T @ _kept(inner[layer.weight], keep)
@@ -226,7 +228,7 @@ class _Watched(TorchFunctionMode):
         self.tables: list[Table] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        given: dict[str, Any] = kwargs or {}
         self.uses.update(self._names[id(leaf)] for leaf in pytree.tree_leaves((args, given)) if id(leaf) in self._names)
         if func is linear:
             x, weight, bias = _arguments(*args, **given)
@@ -252,7 +254,7 @@ class _Tapped(TorchFunctionMode):
         self.inputs: Tree = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        given: dict[str, Any] = kwargs or {}
         if func is linear:
             x, weight, bias = _arguments(*args, **given)
             if (name := self._names.get(id(weight))) is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from tacit.core import tree
 from tacit.core.checked import checked
 from tacit.core.contract import Shared, Tree
+from tacit.core.tensors import to_list
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile, clip, measure
@@ -93,7 +94,7 @@ class GroupedRelease(ClippedRelease):
         released, directions = self.span.apply(tree.strip("span", state), released)
         weights, memory = self.merge.weigh(tree.strip("merge", state), released, power)
         mean = tree.each(lambda leaf: torch.zeros_like(leaf[0], dtype=self.exact), totals.body)
-        for weight, level in zip(weights.tolist(), released, strict=True):
+        for weight, level in zip(to_list(weights), released, strict=True):
             mean = mean if level is None else tree.axpy(weight, level.mean, mean)
         kept = tree.prefix("merge", memory) | tree.prefix("span", directions)
         return tree.split(mean), self.move_bound(state, bits, asked) | kept

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import rng
+from tacit.core.tensors import from_array, register_vmap, split_rows
 from tacit.errors import TacitError
 
 WRAP: Final = 1e-6  # target for the chance that any coordinate of a round's sum wraps around
@@ -131,7 +132,7 @@ def transform_(rows: Tensor) -> Tensor:
     """H x along the last dimension, a power of two, in place and without the factor: H H x = j x."""
     size = rows.shape[-1]
     block = min(size, _BLOCK)
-    for part in rows.view(-1, block).split(_ROWS):
+    for part in split_rows(rows.view(-1, block), _ROWS):
         part.copy_(part @ _matrix(block, rows.dtype).to(rows.device))
     while block < size:
         pairs = rows.view(-1, 2, block)
@@ -155,7 +156,7 @@ def rotate_back(y: Tensor, turn: Tensor) -> Tensor:
 def signs(size: int, turn: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """+1 and -1, the same for everybody."""
     raw = np.frombuffer(rng.generator(0, "rotation", turn).bytes(-(-size // 8)), np.uint8)
-    return torch.from_numpy(np.unpackbits(raw, count=size)).to(dtype).mul_(2).sub_(1)
+    return from_array(np.unpackbits(raw, count=size)).to(dtype).mul_(2).sub_(1)
 
 
 def _matrix(size: int, dtype: torch.dtype) -> Tensor:
@@ -182,4 +183,4 @@ def _rotate_vmap(
     return _rotate(x.movedim(in_dims[0] or 0, 0), turn, back), 0
 
 
-_rotate.register_vmap(_rotate_vmap)
+register_vmap(_rotate, _rotate_vmap)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from tacit.core.tensors import register_vmap, to_list
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms.discrete_gaussian import LARGEST, ROUNDING
 
@@ -117,7 +118,7 @@ def log_stds(multiplier: Tensor) -> Tensor:
 
 @torch.library.custom_op("tacit::lattice_of", mutates_args=())
 def _each(multiplier: Tensor, what: str) -> Tensor:
-    numbers = [getattr(lattice(each), what) for each in multiplier.double().flatten().tolist()]
+    numbers = [getattr(lattice(each), what) for each in to_list(multiplier.double().flatten())]
     return torch.tensor(numbers, dtype=torch.int64, device=multiplier.device).reshape(multiplier.shape)
 
 
@@ -138,5 +139,5 @@ def _place_vmap(
     return _place(moved[0], *known), 0
 
 
-_each.register_vmap(_each_vmap)
-_place.register_vmap(_place_vmap)
+register_vmap(_each, _each_vmap)
+register_vmap(_place, _place_vmap)

@@ -21,6 +21,7 @@ class LevelRatios:
 
     def __post_init__(self) -> None:
         ratio = self.ratio
+        values: Mapping[str, object]  # of a file or a caller: anything
         values = ratio if isinstance(ratio, Mapping) else {} if ratio == "optimal" else {"": ratio}
         for name, value in values.items():
             if not (isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= 1):

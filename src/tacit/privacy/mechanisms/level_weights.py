@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tacit.core import tree
 from tacit.core.contract import Tree
+from tacit.core.tensors import eigenvectors, least_squares
 from tacit.errors import TacitError
 
 
@@ -146,7 +147,7 @@ def euclidean(gaps: Tensor) -> Tensor:
     """
     levels = len(gaps)
     centre = torch.eye(levels, dtype=gaps.dtype) - 1 / levels
-    values, vectors = torch.linalg.eigh(-centre @ gaps @ centre / 2)
+    values, vectors = eigenvectors(-centre @ gaps @ centre / 2)
     points = vectors * values.clamp(min=0).sqrt()
     return (points.unsqueeze(0) - points.unsqueeze(1)).square().sum(-1)
 
@@ -173,7 +174,7 @@ def _on_the_plane(shares: Tensor, gaps: Tensor, variance: Tensor, kept: list[int
     system[:-1, -1] = system[-1, :-1] = 1
     right = torch.cat([(-gaps @ shares)[kept], torch.ones(1, dtype=shares.dtype)])
     weights = torch.zeros_like(shares)
-    weights[kept] = torch.linalg.lstsq(system, right.unsqueeze(-1)).solution[:-1, 0]
+    weights[kept] = least_squares(system, right.unsqueeze(-1))[:-1, 0]
     return weights
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tacit.core import rng, tree
 from tacit.core.contract import Tree
+from tacit.core.tensors import from_array, register_vmap, to_list
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms import keyed_normal
 from tacit.privacy.mechanisms.discrete_gaussian import Words, keyed_words, sample, secure_words
@@ -117,7 +118,7 @@ class Secure:
     def normal(self, size: int, dtype: torch.dtype) -> Tensor:
         from scipy.special import ndtri
 
-        return torch.from_numpy(ndtri(rng.secure_open_uniform(size))).to(dtype)
+        return from_array(ndtri(rng.secure_open_uniform(size))).to(dtype)
 
     def noisy(self, values: Tensor, std: Tensor, divisor: Tensor) -> Tensor:
         drawn = self.normal(values.numel(), values.dtype).reshape(values.shape)
@@ -125,13 +126,13 @@ class Secure:
 
     def discrete(self, size: int, multiplier: Tensor) -> Tensor:
         log_std = int(log_stds(multiplier))
-        return torch.from_numpy(_drawn(size, log_std, secure_words))
+        return from_array(_drawn(size, log_std, secure_words))
 
     def skellam(self, size: int, variance: float) -> Tensor:
         return secure_skellam(size, variance)
 
     def round(self, values: Tensor, limit: float) -> Tensor:
-        return torch.from_numpy(rounded(values.double().numpy(), secure_uniform, limit))
+        return from_array(rounded(values.double().numpy(), secure_uniform, limit))
 
 
 @torch.library.custom_op("tacit::keyed_normal", mutates_args=())
@@ -145,7 +146,7 @@ def _rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
     if dtype == torch.float32:
         return keyed_normal.draw(keys, call, size)
     out = torch.empty(len(keys), size, dtype=dtype, device="cpu")
-    for row, words in zip(out.numpy(), keys.tolist(), strict=True):
+    for row, words in zip(out.numpy(), to_list(keys), strict=True):
         rng.stream((words[0], words[1]), call).standard_normal(out=row, dtype=row.dtype)
     return out
 
@@ -163,7 +164,7 @@ def _keyed_normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -
     return _rows(keys, call, size, dtype).to(keys.device)
 
 
-_keyed_normal.register_vmap(_keyed_normal_vmap)
+register_vmap(_keyed_normal, _keyed_normal_vmap)
 
 
 @torch.library.custom_op("tacit::keyed_noisy", mutates_args=())
@@ -198,7 +199,7 @@ def _keyed_noisy_vmap(
     return _keyed_noisy(values, keys, call, std, divisor), 0
 
 
-_keyed_noisy.register_vmap(_keyed_noisy_vmap)
+register_vmap(_keyed_noisy, _keyed_noisy_vmap)
 
 
 def _drawn(size: int, log_std: int, words: Words) -> np.ndarray[Any, Any]:
@@ -209,10 +210,10 @@ def _drawn(size: int, log_std: int, words: Words) -> np.ndarray[Any, Any]:
 def _keyed_discrete(keys: Tensor, call: int, size: int, log_std: Tensor) -> Tensor:
     """One row for each key, from that key alone."""
     rows = np.empty((*keys.shape[:-1], size), np.int64)
-    own = log_std.expand(keys.shape[:-1]).reshape(-1).tolist()
-    for row, words, each in zip(rows.reshape(-1, size), keys.reshape(-1, 2).tolist(), own, strict=True):
+    own = to_list(log_std.expand(keys.shape[:-1]).reshape(-1))
+    for row, words, each in zip(rows.reshape(-1, size), to_list(keys.reshape(-1, 2)), own, strict=True):
         row[:] = _drawn(size, each, keyed_words(rng.stream((words[0], words[1]), call)))
-    return torch.from_numpy(rows).to(keys.device)
+    return from_array(rows).to(keys.device)
 
 
 def _keyed_discrete_vmap(
@@ -224,7 +225,7 @@ def _keyed_discrete_vmap(
     return _keyed_discrete(rows(keys, in_dims[0]), call, size, rows(log_std, in_dims[3])), 0
 
 
-_keyed_discrete.register_vmap(_keyed_discrete_vmap)
+register_vmap(_keyed_discrete, _keyed_discrete_vmap)
 
 
 def normal_rows(keys: Tensor, call: int, size: int, dtype: torch.dtype) -> Tensor:
@@ -261,18 +262,18 @@ def secure_skellam(size: int, variance: float) -> Tensor:
 
     reach = int(_REACH * variance**0.5 + 40)
     below = np.cumsum(ive(np.abs(np.arange(-reach, reach + 1)), variance))
-    return torch.from_numpy(np.searchsorted(below / below[-1], secure_uniform(size), side="right") - reach)
+    return from_array(np.searchsorted(below / below[-1], secure_uniform(size), side="right") - reach)
 
 
 @torch.library.custom_op("tacit::keyed_skellam", mutates_args=())
 def keyed_skellam(keys: Tensor, call: int, size: int, variance: float) -> Tensor:
     """Differences of two Poisson numbers of mean variance / 2, one row for each key."""
     rows = np.empty((*keys.shape[:-1], size), np.int64)
-    for row, words in zip(rows.reshape(-1, size), keys.reshape(-1, 2).tolist(), strict=True):
+    for row, words in zip(rows.reshape(-1, size), to_list(keys.reshape(-1, 2)), strict=True):
         draw = rng.stream((words[0], words[1]), call)
         row[:] = draw.poisson(variance / 2, size)
         row -= draw.poisson(variance / 2, size)
-    return torch.from_numpy(rows).to(keys.device)
+    return from_array(rows).to(keys.device)
 
 
 def _skellam_vmap(
@@ -281,7 +282,7 @@ def _skellam_vmap(
     return keyed_skellam(keys.movedim(in_dims[0] or 0, 0), call, size, variance), 0
 
 
-keyed_skellam.register_vmap(_skellam_vmap)
+register_vmap(keyed_skellam, _skellam_vmap)
 
 
 @torch.library.custom_op("tacit::keyed_round", mutates_args=())
@@ -290,9 +291,9 @@ def keyed_round(values: Tensor, keys: Tensor, call: int, limit: float) -> Tensor
     rows = np.empty(tuple(values.shape), np.int64)
     size = values.shape[-1]
     numbers = values.double().cpu().numpy().reshape(-1, size)
-    for row, value, words in zip(rows.reshape(-1, size), numbers, keys.reshape(-1, 2).tolist(), strict=True):
+    for row, value, words in zip(rows.reshape(-1, size), numbers, to_list(keys.reshape(-1, 2)), strict=True):
         row[:] = rounded(value, rng.stream((words[0], words[1]), call).random, limit)
-    return torch.from_numpy(rows).to(values.device)
+    return from_array(rows).to(values.device)
 
 
 def _round_vmap(
@@ -304,4 +305,4 @@ def _round_vmap(
     return keyed_round(rows(values, in_dims[0]), rows(keys, in_dims[1]), call, limit), 0
 
 
-keyed_round.register_vmap(_round_vmap)
+register_vmap(keyed_round, _round_vmap)

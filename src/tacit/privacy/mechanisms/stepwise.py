@@ -33,6 +33,7 @@ from torch import Tensor
 from tacit.core import tree
 from tacit.core.checked import checked
 from tacit.core.contract import Tree
+from tacit.core.tensors import register_vmap
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Relation
 from tacit.privacy.mechanisms import noise as noises
@@ -122,7 +123,7 @@ def _guarded_step_vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: A
     return guarded_steps(*rows, *arguments[3:]), 0
 
 
-guarded_step.register_vmap(_guarded_step_vmap)
+register_vmap(guarded_step, _guarded_step_vmap)
 GUARDED_STEPS: Final = torch.ops.tacit.guarded_steps.default
 """How a recorded program names it."""
 
