@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.main import app
-from tacit.data.dataset import from_clients
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import FedAvg
 from tacit.rounds.assemble import Training, assemble

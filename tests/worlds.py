@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from tacit.core.contract import Method, Tree
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression, initialise
 from tacit.privacy import mechanisms as plans

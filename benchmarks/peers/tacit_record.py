@@ -3,7 +3,8 @@
 import protocol
 import torch
 
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.methods import FedAvg, LocalSgd
 from tacit.models import MLP
 from tacit.privacy.ledger.ledger import Ledger

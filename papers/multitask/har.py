@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from tacit.core.rng import generator
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.data.loaders import npz_pool
 
 SITTING = 3

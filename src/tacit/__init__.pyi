@@ -2,10 +2,10 @@ from . import estimation as estimation
 from . import methods as methods
 from . import models as models
 from .data.dataset import FederatedDataset as FederatedDataset
-from .data.dataset import from_clients as from_clients
-from .data.dataset import from_csv as from_csv
-from .data.dataset import from_dataset as from_dataset
-from .data.dataset import from_pandas as from_pandas
+from .data.from_rows import from_clients as from_clients
+from .data.from_rows import from_csv as from_csv
+from .data.from_rows import from_dataset as from_dataset
+from .data.from_rows import from_pandas as from_pandas
 from .data.hub import from_hub as from_hub
 from .data.loaders import load as load
 from .errors import StorageError as StorageError

@@ -16,7 +16,8 @@ from tacit.compile import replay as recording
 from tacit.compile.acceptance import Refused, Trial
 from tacit.compile.handover import Handover
 from tacit.core.contract import Method
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import AdaPeD, Ditto, FedAvg, KeepLocal, LocalOnly, ServerAdam
 from tacit.models import MLP, initialise

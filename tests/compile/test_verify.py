@@ -19,7 +19,8 @@ from tacit.compile.replay import record
 from tacit.compile.trace import taped
 from tacit.compile.verify import OPERATORS, Malformed, contract_of, verify
 from tacit.core.contract import Method
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg
 from tacit.models import MLP, FiveLayerCNN, TwoConvCNN, initialise

@@ -26,7 +26,8 @@ from tacit.compile.kernels import compiled
 from tacit.compile.replay import Program
 from tacit.core import tree
 from tacit.core.contract import Method, Tree
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import REGISTRY, FedAvg, Multitask
 from tacit.models import SoftmaxRegression, initialise

@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 
 from tacit.core.contract import Tree
 from tacit.core.dropout import Key, drawing
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import FedAvg
 from tacit.models import check, params

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from tacit.core import columns
-from tacit.data.dataset import FederatedDataset, as_input, from_clients, from_csv, from_dataset, hold_out
+from tacit.data.dataset import FederatedDataset, as_input, hold_out
+from tacit.data.from_rows import from_clients, from_csv, from_dataset
 from tacit.errors import TacitError
 from tacit.models.functional import fit_inputs
 

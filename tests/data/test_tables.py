@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.main import app
 from tacit.core.columns import Columns
-from tacit.data.dataset import from_clients, from_csv, from_dataset, from_pandas
+from tacit.data.from_rows import from_clients, from_csv, from_dataset, from_pandas
 from tacit.data.hub import from_hub
 from tacit.data.loaders import load
 from tacit.data.tables import Encoding

@@ -7,7 +7,7 @@ from torch import nn
 
 from tacit.core import tree
 from tacit.core.contract import Batch, Method, Reply, Server, Shared, Site, Tree
-from tacit.data.dataset import from_clients
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import (
     IFCA,

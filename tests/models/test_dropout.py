@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from tacit.core.contract import Shared, Tree
 from tacit.core.dropout import Draws, Key, drawing
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.experiments.train import train
 from tacit.federation.protocol.client_store import ClientStore

@@ -9,7 +9,8 @@ from torch.func import grad, vmap
 
 from tacit.core import tree
 from tacit.core.contract import Task
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.models import MLP, ModuleTask, check, has_batch_statistics, initialise, params
 from tacit.models.functional import Objective

@@ -14,7 +14,8 @@ import tacit
 from tacit.core import tree
 from tacit.core.columns import Columns
 from tacit.core.contract import Batch, Reply, Shared, Site, Tree
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import FedAvg
 from tacit.models import initialise

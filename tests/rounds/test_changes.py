@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tacit.core import tree
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg, LocalOnly
 from tacit.privacy import mechanisms as plans

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tacit.core.contract import Reply, Shared, Site, Tree
-from tacit.data.dataset import from_clients
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.experiments import train
 from tacit.experiments.config import fingerprint

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.core.contract import Method
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.methods import Ditto, FedAvg, LocalSgd
 from tacit.models import MLP, initialise
 from tacit.privacy.ledger.ledger import Ledger

@@ -89,6 +89,17 @@ class Method(Protocol):
     All of it is pure and works under `torch.func.vmap`. A method names no mechanism and adds no noise.
     With `gather` the server program gets every client's own message instead of their mean: each leaf has a leading
     dimension of all clients, zero where nothing came. Such a method runs only where nobody sees a message before noise.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import tacit
+        >>> @dataclass(frozen=True)
+        ... class HalfSteps(tacit.FedAvg):
+        ...     def server(self, server, mean, rate):
+        ...         half = {name: leaf / 2 for name, leaf in mean.model.items()}
+        ...         return super().server(server, mean._replace(model=half), rate)
+        >>> isinstance(HalfSteps(), tacit.Method)
+        True
     """
 
     gather: ClassVar[bool] = False

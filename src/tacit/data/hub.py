@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.data.dataset import FederatedDataset, Pair, count_classes, features, inputs, labels, padded
+from tacit.data.dataset import FederatedDataset, Pair, count_classes, features, inputs, labels
+from tacit.data.from_rows import padded
 from tacit.data.partition import Ids, Pool, divide
 from tacit.data.tables import Encoding, is_text, names_in
 from tacit.data.validate import unknown
@@ -30,8 +31,17 @@ def from_hub(source: Any, *, clients: int | None = None, partition: str | None =
         seed: of everything that is drawn.
         options: those of `hub_pool`: `client`, `label`, `columns`, `named`, splits.
 
+    Returns:
+        A checked `FederatedDataset`.
+
     Raises:
         TacitError: if the data set, a column or the library is not there.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> rows = Dataset.from_dict({"age": [31.0, 32.0, 40.0, 41.0], "label": [0, 1, 0, 1], "who": [1, 1, 2, 2]})
+        >>> from_hub(rows, client="who", test_fraction=0.0).ids
+        ('1', '2')
     """
     pool = hub_pool(source, **options)
     return divide(pool, clients=clients, partition=partition, test=test, test_fraction=test_fraction, seed=seed)

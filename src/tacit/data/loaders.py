@@ -234,6 +234,23 @@ def load(source: str, **options: Unpack[LoadOptions]) -> FederatedDataset:
     A source of one's own is named by its import path, "package.module:function": it gives rows that are divided among
     clients (a `Pool`), or a `FederatedDataset`, which is taken as it is. An option that neither `divide` nor the source
     knows is an error: a misspelt one never goes unnoticed.
+
+    Args:
+        source: "digits", "csv", "hub", a data set of `tacit data`, or an import path.
+        options: how rows are dealt to clients (`clients`, `partition`, `classes_each`, `test_fraction`, `seed`, ...),
+            `normalise`, and those of the source (`path`, `label`, ...).
+
+    Returns:
+        A checked `FederatedDataset`; the same for the same options.
+
+    Raises:
+        TacitError: an unknown source or option, a file that is not there, rows that are not finite.
+
+    Example:
+        >>> import tacit
+        >>> data = tacit.load("digits", clients=20, classes_each=2)
+        >>> data.clients, int((data.class_counts() > 0).sum(1).max())
+        (20, 2)
     """
     read, known = SOURCES.find(source), Options.__annotations__
     normalise = options.get("normalise")

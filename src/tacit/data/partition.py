@@ -17,7 +17,8 @@ from torch import Tensor
 
 from tacit.core.columns import Rows
 from tacit.core.rng import generator
-from tacit.data.dataset import FederatedDataset, Pair, grouped, hold_out, offsets_of
+from tacit.data.dataset import FederatedDataset, Pair, hold_out, offsets_of
+from tacit.data.from_rows import grouped
 from tacit.data.tables import NO_NAMES, Encoding
 from tacit.data.validate import at_least, proportion, unknown
 from tacit.errors import TacitError

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tacit.core.checked import checked
 from tacit.core.columns import call
 from tacit.core.contract import Tree
-from tacit.data.dataset import from_clients
+from tacit.data.from_rows import from_clients
 from tacit.data.tables import Encoding, is_text
 from tacit.errors import TacitError
 from tacit.experiments import trained

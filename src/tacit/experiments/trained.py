@@ -125,6 +125,9 @@ def load_model(folder: Path | str, client: str | None = None, model: nn.Module |
         model: an instance of the network's class, which gets the parameters. Without it the exported program is
             loaded, which needs no code of yours and cannot be trained further.
 
+    Returns:
+        A module whose parameters are those that were saved, bit for bit.
+
     Raises:
         TacitError: if the folder or the client is not there, or the network cannot be had without `model`.
 

@@ -31,6 +31,22 @@ class AdaPeD(Method):
     theta and mu start from the model that the run is given, which the paper leaves open. theta learns of the others
     through mu's outputs alone: where clients are seldom asked, a start that FedAvg has trained is much better than a
     random one (papers/results/adaped-table-1.md).
+
+    Args:
+        local: of mu, the shared model.
+        personal: of theta, the personal model.
+        psi: the start of psi, how far personal models are expected to lie from mu.
+        psi_lr: the rate at which psi is learned; 0 keeps it.
+        floor: psi never falls below it.
+        distillation: "mutual", or "as-published".
+
+    Raises:
+        TacitError: a rate or floor that is not positive, a psi below its floor, or a momentum.
+
+    Example:
+        >>> import tacit
+        >>> tacit.AdaPeD(psi=2.0, psi_lr=0.0).psi
+        2.0
     """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)  # eta_2, of mu
@@ -110,6 +126,23 @@ class AdaPeDAlone(AdaPeD):
 
     After `most` rounds alone in a row it waits until it is asked again, so that it does not forget the others. A client
     that was never asked trains against the common start. Nothing of this is released, so it costs no privacy.
+
+    Args:
+        local: of mu, the shared model.
+        personal: of theta, the personal model.
+        psi: as in `AdaPeD`.
+        psi_lr: as in `AdaPeD`.
+        floor: as in `AdaPeD`.
+        distillation: as in `AdaPeD`.
+        most: rounds in a row that a client trains alone.
+
+    Raises:
+        TacitError: what `AdaPeD` refuses, or a `most` below 1.
+
+    Example:
+        >>> import tacit
+        >>> tacit.AdaPeDAlone(most=2).idles, tacit.AdaPeD().idles
+        (True, False)
     """
 
     most: int = 5

@@ -20,6 +20,21 @@ class APFL(Method):
 
     The shared model w does not see v. With `adaptive`, alpha <- alpha - eta <v - w, grad f(u)>, eq. (10), kept in
     [0, 1]. A client that is not asked keeps its u as it was.
+
+    Args:
+        local: of the shared model w.
+        personal: of the personal model v.
+        optimizer: the server's step on the mean update; by default the mean itself.
+        alpha: how much of the mixture is personal, between 0 and 1; where it is `adaptive`, its start.
+        adaptive: whether each client learns its own alpha.
+
+    Raises:
+        TacitError: an alpha outside [0, 1], or a momentum, which the paper's steps do not have.
+
+    Example:
+        >>> import tacit
+        >>> tacit.APFL(alpha=0.25, adaptive=False).alpha
+        0.25
     """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)

@@ -13,7 +13,21 @@ from tacit.methods.optimizers import LocalSgd, ServerOptimizer, ServerSgd
 @checked
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """One model for all. DP-FedAvg is this under the plan `Central`."""
+    """One model for all. DP-FedAvg is this under the plan `Central`.
+
+    Args:
+        local: of the shared model on a client: rate, momentum, weight decay.
+        optimizer: the server's step on the mean update; by default the mean itself.
+
+    Example:
+        >>> import tacit
+        >>> data = tacit.load("digits", clients=10)
+        >>> network = tacit.models.SoftmaxRegression(64, classes=10)
+        >>> training = tacit.Training(rounds=1, rate=1.0)
+        >>> result = tacit.train(data, network, tacit.FedAvg(tacit.LocalSgd(lr=0.5)), training=training, progress=False)
+        >>> result.interrupted
+        False
+    """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
     optimizer: ServerOptimizer = field(default_factory=ServerSgd)

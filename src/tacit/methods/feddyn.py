@@ -20,6 +20,18 @@ class FedDyn(Method):
     Server: h <- h - alpha P/m mean(theta_k - theta^t), and theta^{t+1} = mean(theta_k) - h / alpha.
 
     Only theta_k - theta^t is uploaded: h follows from what was released, and g_k from what was sent.
+
+    Args:
+        local: of the shared model on a client: rate, momentum, weight decay.
+        strength: alpha, above 0: how strongly a client is held at the broadcast model.
+
+    Raises:
+        TacitError: a strength that is not positive.
+
+    Example:
+        >>> import tacit
+        >>> tacit.FedDyn(strength=0.01).strength
+        0.01
     """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)

@@ -22,6 +22,19 @@ class FedEM(Method):
     E: q_m ~ pi_m exp(-loss(theta_m)) of each example; M: pi_m = mean q_m, theta_m by SGD on sum_m q_m loss(theta_m).
     Both are one gradient of F = -log sum_m exp(a_m - loss(theta_m)) at a = log pi: dF/dtheta_m = q_m grad loss, and
     dF/da_m = -q_m. All components are one upload, so that they have one sensitivity.
+
+    Args:
+        local: of all components on a client.
+        components: M, how many models the population mixes.
+        optimizer: the server's step on the mean update; by default the mean itself.
+
+    Raises:
+        TacitError: fewer than one component.
+
+    Example:
+        >>> import tacit
+        >>> tacit.FedEM(components=3).components
+        3
     """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)

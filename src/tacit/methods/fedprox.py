@@ -16,6 +16,19 @@ class FedProx(FedAvg):
 
     `strength` is mu; with 0 it is FedAvg. How near the steps come to the minimum is the paper's gamma-inexactness:
     devices that do less (`Availability`) send what they have, as there.
+
+    Args:
+        local: of the shared model on a client: rate, momentum, weight decay.
+        optimizer: the server's step on the mean update; by default the mean itself.
+        strength: mu, 0 or more.
+
+    Raises:
+        TacitError: a negative strength.
+
+    Example:
+        >>> import tacit
+        >>> tacit.FedProx(strength=0.01).strength
+        0.01
     """
 
     strength: float = 0.1

@@ -17,7 +17,15 @@ from tacit.methods.optimizers import LocalSgd
 class FineTuned(Method):
     """`base`, and on top a local training that starts at the current broadcast and is thrown away after predicting.
 
-    `only`: tuned are parameters with one of these in their name, for example a personal transform; () tunes all.
+    Args:
+        base: the method that trains the shared model.
+        tuning: of the local training before a client predicts.
+        only: tuned are parameters with one of these in their name, for example a personal transform; () tunes all.
+
+    Example:
+        >>> import tacit
+        >>> tacit.FineTuned(tuning=tacit.LocalSgd(lr=0.05)).tuning.lr
+        0.05
     """
 
     base: Method = field(default_factory=FedAvg, metadata=INLINE)

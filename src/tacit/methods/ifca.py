@@ -28,6 +28,19 @@ class IFCA(Method):
 
     The losses F_i(theta_j) are the gradient at 0 of sum_j a_j F_i(theta_j) by a. Asked of `private_grad` they are
     private where gradients are, and so is the choice. To predict, a client chooses again, on all its rows.
+
+    Args:
+        local: of the cluster's model that a client chose.
+        clusters: k, how many models there are.
+        optimizer: the server's step on the mean update; by default the mean itself.
+
+    Raises:
+        TacitError: fewer than one cluster.
+
+    Example:
+        >>> import tacit
+        >>> tacit.IFCA(clusters=3, optimizer=tacit.ServerSgd(lr=3.0)).clusters
+        3
     """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)

@@ -26,6 +26,22 @@ class KeepLocal(Method):
 
     `pace` is the learning rate of what is kept, as a share of the base's. Below 1 where gradients are private: nobody
     else's noise averages out what a client keeps for itself, so that it wants smaller steps than what is shared.
+
+    Args:
+        names: parts of parameters' names; whatever contains one of them stays on the client.
+        base: the method for everything else.
+        first: the share of a round's steps in which only what is kept moves, from 0 to below 1.
+        pace: the rate of what is kept, as a share of the base's.
+
+    Raises:
+        TacitError: no names, a share outside [0, 1), or a negative pace.
+
+    Example:
+        >>> import tacit
+        >>> fedper = tacit.KeepLocal(("head",), tacit.FedAvg())
+        >>> fedrep = tacit.KeepLocal(("head",), tacit.FedAvg(), first=0.5)
+        >>> fedper.first, fedrep.first
+        (0.0, 0.5)
     """
 
     names: tuple[str, ...] = ("norm",)

@@ -12,7 +12,16 @@ from tacit.methods.optimizers import LocalSgd
 @checked
 @dataclass(frozen=True)
 class LocalOnly(Method):
-    """Each client trains its own model from the common start. Nothing is uploaded, so nothing is charged."""
+    """Each client trains its own model from the common start. Nothing is uploaded, so nothing is charged.
+
+    Args:
+        local: rate, momentum, weight decay.
+
+    Example:
+        >>> import tacit
+        >>> tacit.LocalOnly(tacit.LocalSgd(lr=0.05)).local.lr
+        0.05
+    """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
 

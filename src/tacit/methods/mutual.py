@@ -55,6 +55,20 @@ class MutualLearning(Method):
 
     `alpha` is the weight of the personal model, which stays on the client and predicts, `beta` that of the shared one
     (the paper's "meme"). With both zero they are two separate trainings.
+
+    Args:
+        local: of the shared model.
+        personal: of the personal model on a client.
+        alpha: how much the personal model learns from the shared one, from 0 to 1.
+        beta: how much the shared model learns from the personal one, from 0 to 1.
+
+    Raises:
+        TacitError: a weight outside [0, 1], or a momentum.
+
+    Example:
+        >>> import tacit
+        >>> tacit.MutualLearning(alpha=0.5).beta
+        0.25
     """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)

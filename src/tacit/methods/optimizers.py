@@ -24,7 +24,22 @@ def no_pull(gradient: Tree, params: Tree) -> Tree:
 @checked
 @dataclass(frozen=True)
 class LocalSgd:
-    """SGD on one client, with momentum, weight decay and a rate that falls by `decay` each round."""
+    """SGD on one client, with momentum, weight decay and a rate that falls by `decay` each round.
+
+    Args:
+        lr: the rate, above 0.
+        momentum: from 0 to below 1; it starts at zero in every round.
+        weight_decay: L2, 0 or more.
+        decay: the rate of round t is lr * decay^t; above 0.
+
+    Raises:
+        TacitError: a number outside its range.
+
+    Example:
+        >>> import tacit
+        >>> tacit.FedAvg(tacit.LocalSgd(lr=0.05, momentum=0.9)).local.momentum
+        0.9
+    """
 
     lr: float = 0.1
     momentum: float = 0.0
@@ -84,7 +99,20 @@ class ServerOptimizer(Protocol):
 @checked
 @dataclass(frozen=True)
 class ServerSgd:
-    """model + lr * mean, with heavy-ball momentum. The default is the plain mean."""
+    """model + lr * mean, with heavy-ball momentum. The default is the plain mean.
+
+    Args:
+        lr: what the mean update is multiplied with, above 0.
+        momentum: from 0 to below 1.
+
+    Raises:
+        TacitError: a number outside its range.
+
+    Example:
+        >>> import tacit
+        >>> tacit.FedAvg(optimizer=tacit.ServerSgd(momentum=0.9)).optimizer.momentum
+        0.9
+    """
 
     lr: float = 1.0
     momentum: float = 0.0
@@ -106,7 +134,22 @@ class ServerSgd:
 @checked
 @dataclass(frozen=True)
 class ServerAdam:
-    """Adam on the mean update (FedAdam), with bias correction."""
+    """Adam on the mean update (FedAdam), with bias correction.
+
+    Args:
+        lr: the rate, above 0.
+        beta1: of the first moment, from 0 to below 1.
+        beta2: of the second moment, from 0 to below 1.
+        epsilon: added to the root of the second moment. Nothing to do with privacy.
+
+    Raises:
+        TacitError: a number outside its range.
+
+    Example:
+        >>> import tacit
+        >>> tacit.FedAvg(optimizer=tacit.ServerAdam(lr=0.1)).optimizer.lr
+        0.1
+    """
 
     lr: float = 0.01
     beta1: float = 0.9

@@ -22,6 +22,20 @@ class PerFedAvg(Method):
 
     `local` has beta, `inner` alpha. The inner gradient is of the batch before the outer one (the first step has only
     its own). A client predicts after steps of `inner` on its own training data; they are thrown away afterwards.
+
+    Args:
+        local: of w: beta.
+        inner: alpha, of the step before a client predicts; 0 or more. 0 is FedAvg.
+        hessian: "first-order", or "hessian-free".
+        optimizer: the server's step on the mean update; by default the mean itself.
+
+    Raises:
+        TacitError: a negative `inner`, or a momentum.
+
+    Example:
+        >>> import tacit
+        >>> tacit.PerFedAvg(inner=0.05, hessian="hessian-free").inner
+        0.05
     """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)

@@ -46,7 +46,19 @@ class Prior(Protocol):
 @checked
 @dataclass(frozen=True)
 class L2(Prior):
-    """N(mu, 1/strength): strength/2 |theta - mu|^2. The server's mu is the mean of the thetas."""
+    """N(mu, 1/strength): strength/2 |theta - mu|^2. The server's mu is the mean of the thetas.
+
+    Args:
+        strength: of the pull to mu, 0 or more; 0 is training alone.
+
+    Raises:
+        TacitError: a negative strength.
+
+    Example:
+        >>> import tacit
+        >>> tacit.Personal(tacit.L2(strength=1.0)).prior.strength
+        1.0
+    """
 
     strength: float = 0.1
 
@@ -69,6 +81,18 @@ class L1(L2):
     """Laplace around mu: strength |theta - mu|_1, which leaves most coordinates at mu. mu goes to the median.
 
     A message moves no coordinate further than `reach`: with a small one only the sign counts, as for a median.
+
+    Args:
+        strength: of the pull to mu, 0 or more.
+        reach: how far a message moves a coordinate at the most, above 0.
+
+    Raises:
+        TacitError: a negative strength, or a reach that is not positive.
+
+    Example:
+        >>> import tacit
+        >>> tacit.Personal(tacit.L1(strength=0.01)).prior.reach
+        0.01
     """
 
     strength: float = 0.001
@@ -88,7 +112,16 @@ class L1(L2):
 @checked
 @dataclass(frozen=True)
 class KL(Prior):
-    """D_KL(p_mu || p_theta) / (2 psi) + log(2 psi) / 2: AdaPeD's, eq. (23). (mu, psi) learn from the trained theta."""
+    """D_KL(p_mu || p_theta) / (2 psi) + log(2 psi) / 2: AdaPeD's, eq. (23). (mu, psi) learn from the trained theta.
+
+    Args:
+        of: AdaPeD, with its options.
+
+    Example:
+        >>> import tacit
+        >>> tacit.Personal(tacit.KL(tacit.AdaPeD(psi=2.0))).prior.of.psi
+        2.0
+    """
 
     of: AdaPeD = field(default_factory=AdaPeD)
 
@@ -116,6 +149,19 @@ class Mixture(Prior):
     A client sends r_l (theta - mu_l) and r_l, its share in each centre, as one upload: a private plan clips the model
     and all shares together, and the server's ratios are a private clustering step. The spread stays as given: learned
     with the thetas it would fall to 0 (the objective is unbounded below). Centres start `jitter` apart.
+
+    Args:
+        components: how many centres there are.
+        spread: the variance around a centre, above 0.
+        jitter: how far apart centres start, above 0.
+
+    Raises:
+        TacitError: a number that is not positive.
+
+    Example:
+        >>> import tacit
+        >>> tacit.Personal(tacit.Mixture(components=3)).prior.components
+        3
     """
 
     components: int = 2
@@ -181,6 +227,15 @@ class Personal(Method):
 
     theta stays on the client and predicts; what the prior has to say of it is uploaded, and the server learns Gamma.
     Try `L2`, `L1`, `KL` or `Mixture`: the loop is the same.
+
+    Args:
+        prior: what personal models have in common.
+        personal: of the personal model on a client.
+
+    Example:
+        >>> import tacit
+        >>> tacit.Personal(tacit.L2(0.1), tacit.LocalSgd(lr=0.05)).personal.lr
+        0.05
     """
 
     prior: Prior = field(default_factory=L2)

@@ -18,6 +18,21 @@ class PFedMe(Method):
 
     theta stays on the client and predicts. `strength` is lambda, `rate` eta; the server's rate is the paper's beta.
     theta starts each round at w, and each further step where it was.
+
+    Args:
+        personal: of the steps towards theta.
+        optimizer: the server's step; its rate is the paper's beta.
+        strength: lambda, 0 or more.
+        rate: eta, of the step of w to theta; above 0.
+        inner_steps: gradient steps towards theta in each step of w.
+
+    Raises:
+        TacitError: a number outside its range, or a momentum.
+
+    Example:
+        >>> import tacit
+        >>> tacit.PFedMe(strength=1.0, inner_steps=5).inner_steps
+        5
     """
 
     personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)

@@ -17,6 +17,20 @@ class PPSgd(Method):
 
     theta_k moves the point at which w's gradient is taken. So under `Record` it must not have seen exact gradients:
     with `noisy` it steps along the very gradient that w does, at no further cost; else the plan refuses.
+
+    Args:
+        lr: of w, above 0.
+        personal_lr: of theta_k, 0 or more; 0 is FedSGD.
+        optimizer: the server's step on the mean update; by default the mean itself.
+        noisy: whether theta_k steps along the released gradient.
+
+    Raises:
+        TacitError: a rate outside its range.
+
+    Example:
+        >>> import tacit
+        >>> tacit.PPSgd(noisy=True).noisy  # as `Record` needs it
+        True
     """
 
     lr: float = 0.1

@@ -19,6 +19,20 @@ class QuPeD(Method):
 
     x stays on the client and predicts, w is shared; `distil` is lambda_p. AdaPeD learns what is fixed here.
     `distillation` says what KD is in the step of w (`distil.lesson`).
+
+    Args:
+        local: of w, the shared model.
+        personal: of x, the personal model.
+        distil: lambda, from 0 (two separate trainings) to 1.
+        distillation: "mutual", or "as-published".
+
+    Raises:
+        TacitError: a weight outside [0, 1], or a momentum.
+
+    Example:
+        >>> import tacit
+        >>> tacit.QuPeD(distil=0.5).distil
+        0.5
     """
 
     local: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)  # eta_3, of w

@@ -16,6 +16,18 @@ class Scaffold(Method):
     """`extra` is the server's control c, a client's state its own c_i; both start at zero.
 
     Under `Central` model and control are one upload with one sensitivity (DP-SCAFFOLD).
+
+    Args:
+        lr: of a client's steps, above 0.
+        optimizer: the server's step on the mean update.
+
+    Raises:
+        TacitError: a rate that is not positive.
+
+    Example:
+        >>> import tacit
+        >>> tacit.Scaffold(lr=0.05).lr
+        0.05
     """
 
     lr: float = 0.1

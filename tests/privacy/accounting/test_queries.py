@@ -18,7 +18,8 @@ from torch.func import vmap
 
 from tacit.core import tree
 from tacit.core.contract import Batch, Method, Reply, Shared, Site, Tree
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.methods import FedAvg, Multitask, PerFedAvg, PFedMe, PPSgd
 from tacit.privacy import mechanisms as plans

@@ -77,6 +77,31 @@ class Multitask(Method):
     `solver` "gradient" follows private gradients of the primal instead, in the metric of Omega: its messages have the
     same meaning, and suit the record plan. `finish` lets a device solve its own block once more before it predicts,
     with what it knows of itself in place of what it has sent; nothing of that leaves.
+
+    Args:
+        loss: "hinge", "logistic" or "squared".
+        strength: lambda, above 0.
+        covariance: "learned", "identity" (each device alone), "mean" (all near their mean), or Omega itself.
+        ridge: of "mean", above 0.
+        start: of "learned".
+        inner: rounds between two updates of Omega.
+        floor: the least eigenvalue of a learned Omega, as a share of the mean one.
+        xi: the share of a dual step that is taken and sent, up to 1.
+        beta: the bound on what devices do at once; None is the least that is safe.
+        solver: "sdca" or "gradient".
+        lr: with gradients.
+        momentum: of the server, with gradients.
+        finish: whether a device solves its block once more before it predicts.
+        intercept: the constant feature.
+        sizes: rows of each device; known in a run.
+
+    Raises:
+        TacitError: a number outside its range, an unknown word, or options that have no effect together.
+
+    Example:
+        >>> import tacit
+        >>> tacit.Multitask(loss="squared", strength=0.01).covariance
+        'learned'
     """
 
     gather: ClassVar[bool] = True
