@@ -8,7 +8,7 @@ from torch import nn
 import tacit
 from tacit.core import tree
 from tacit.core.contract import Batch, Shared
-from tacit.data.dataset import from_clients
+from tacit.data.from_rows import from_clients
 from tacit.errors import TacitError
 from tacit.experiments.build import build
 from tacit.experiments.config import parse

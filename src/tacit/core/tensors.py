@@ -41,3 +41,8 @@ def eigenvectors(symmetric: Tensor) -> tuple[Tensor, Tensor]:
 def least_squares(system: Tensor, right: Tensor) -> Tensor:
     """The x that makes system @ x closest to `right`."""
     return cast(Any, torch.linalg).lstsq(system, right).solution
+
+
+def orthonormal_columns(matrix: Tensor) -> Tensor:
+    """A basis of the columns, by QR."""
+    return cast(Any, torch.linalg).qr(matrix)[0]

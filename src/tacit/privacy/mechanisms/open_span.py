@@ -22,6 +22,7 @@ from torch import Tensor
 
 from tacit.core import tree
 from tacit.core.contract import Tree
+from tacit.core.tensors import orthonormal_columns
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms.level_weights import Released
 
@@ -47,7 +48,7 @@ class OpenSpan:
         rows = self._remember(state.get("rows"), opened)
         if not len(rows):
             return list(released), state
-        basis = torch.linalg.qr(rows.double().T)[0]
+        basis = orthonormal_columns(rows.double().T)
         moved = [level if level is None or level.noise == 0 else self._move(level, basis) for level in released]
         return moved, {"rows": rows}
 
@@ -56,7 +57,7 @@ class OpenSpan:
         clients = sum(level.expected for level in opened)
         mean = torch.stack([tree.flatten(level.mean) * (level.expected / clients) for level in opened]).sum(0)
         rows = torch.zeros(0, len(mean), dtype=mean.dtype) if rows is None else rows
-        norm = mean.norm()
+        norm = torch.linalg.vector_norm(mean)
         return torch.cat([rows, (mean / norm).unsqueeze(0)])[-self.rounds :] if norm > 0 else rows
 
     def _move(self, level: Released, basis: Tensor) -> Released:
