@@ -25,6 +25,7 @@ TRUSTED: Final = {
     "privacy/mechanisms/local.py": "local: clip and noise on the client; what is charged",
     "privacy/mechanisms/record.py": "record: private gradients; what is charged",
     "privacy/mechanisms/level_ratios.py": "the weights of levels that were asked for; which levels are asked at all",
+    "privacy/mechanisms/open_span.py": "private means moved towards open ones after their noise (post-processing)",
     "privacy/mechanisms/level_weights.py": "levels merged after their noise (post-processing)",
     "privacy/mechanisms/gradient.py": "sums of clipped gradients, by ghost norms; calls that are counted",
     "core/dropout.py": "what is dropped of a row depends on no data and on no other row",

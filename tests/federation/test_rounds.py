@@ -68,13 +68,16 @@ def test_a_federation_is_its_simulation(tmp_path: Path, method: Method, plan: st
 def test_weights_that_remember_released_means_work_in_a_federation(tmp_path: Path) -> None:
     """What the server remembers stays with it: members are sent what they are asked with, and nothing else."""
     private = (Level("strict", delta=1e-3, noise=2.0), Level("mild", delta=1e-3, noise=0.5), Level("open"))
-    plan = Privacy(Grouped(Fixed(0.5), ratio="optimal"), private, {"mild": 0.4, "open": 0.3})
-    world = World(Ditto(strength="optimal"), plan, ragged(6), rounds=3)
+    grouped = Grouped(Fixed(0.5), ratio="optimal", span=2, average=2, open_rounds=1)
+    plan = Privacy(grouped, private, {"mild": 0.4, "open": 0.3})
+    world = World(Ditto(strength="optimal"), plan, ragged(6), rounds=4)
     expected = world.simulated()
     expected.go()
     server = world.conductor(tmp_path, Wire(world.clients(tmp_path)))
     assert server.go() is None
     assert server.progress.public.keys() > server.plan.release.start().keys()
+    assert rows(server.ledger) == rows(expected.ledger)
+    assert {entry.round for entry in server.ledger.entries("level:strict")} == {1, 2, 3}
     assert largest_difference(server.progress.server.view.model, expected.progress.server.view.model) < 1e-9
 
 

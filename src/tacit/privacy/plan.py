@@ -252,6 +252,8 @@ class Plan:
     asked_levels: tuple[bool, ...] | None = None
     uploads: bool = True  # False: nothing leaves, so nothing is owed
     average: int = 0  # rounds whose models are averaged in the end
+    first: "Plan | None" = None  # that of the first `first_rounds` rounds, if they have another
+    first_rounds: int = 0
     evaluation: "Evaluated | None" = None  # in a deployment, of the models on the clients' own test rows
 
     @property
@@ -289,6 +291,10 @@ class Plan:
         account = self.client(client)
         return self._by_level.get(self.setting.choices.of(client).name) if account is None else account
 
+    def at(self, round: int) -> "Plan":
+        """The plan that a round is taken under, when so many are done."""
+        return self.first if self.first is not None and round < self.first_rounds else self
+
     def moved(self, choices: Choices, asked: np.ndarray) -> "Plan":
         """The plan of the rounds after a change of levels: the same noise, weights and divisors of who is asked now."""
         plan = self.mechanism.plan(self.setting._replace(choices=choices, asked=asked))
@@ -319,7 +325,7 @@ class Plan:
 
     def without_upload(self) -> "Plan":
         """The same for a method that uploads nothing: nothing leaves, so nothing is owed."""
-        return replace(self, uploads=False, levels=(), client=_no_account, beside=_no_accounts)
+        return replace(self, uploads=False, levels=(), client=_no_account, beside=_no_accounts, first=None)
 
     def with_fast_noise(self) -> "Plan":
         """The same, and it says of its Gaussian noise what it is."""
@@ -341,6 +347,7 @@ class Plan:
             record=self.record and replace(self.record, exact=True),
             steps=self.steps and replace(self.steps, exact=True),
             evaluation=self.evaluation and self.evaluation._replace(plan=self.evaluation.plan.exactly()),
+            first=self.first and self.first.exactly(),
             notes=(*(note for note in self.notes if note != FAST), *((EXACT,) if self.private else ())),
         )
 

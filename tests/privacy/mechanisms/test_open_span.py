@@ -1,5 +1,6 @@
 """Private means moved towards the span of open ones: post-processing, less noise, and what it must not touch."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor
 
 from tacit.errors import TacitError
+from tacit.methods import Ditto, FedAvg
+from tacit.privacy.accounting.accountant import epsilon
 from tacit.privacy.levels import Choices, Level, LevelOptions
 from tacit.privacy.mechanisms import Grouped
 from tacit.privacy.mechanisms.clipping import Fixed
@@ -17,7 +20,9 @@ from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.open_span import OpenSpan
 from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.plan import CalibrationContext, Plan
+from tacit.rounds.assemble import Privacy
 from tacit.sampling.cohorts import Poisson, Shuffled
+from tests.worlds import OPEN, PRIVATE, run
 
 SIZE = 400
 LEVELS = (Level("private", delta=1e-4, noise=1.0), Level("open"))
@@ -136,5 +141,47 @@ def test_noise_and_charges_are_those_of_the_plan_without_it() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(TacitError, match=words):
+        planned(**options)
+
+
+def test_rounds_of_open_clients_alone_ask_charge_and_noise_nobody_private() -> None:
+    """Noise is calibrated to the rounds that are left, and these compose to the level's epsilon."""
+    levels_ = (Level("private", epsilon=2.0, delta=1e-4), Level("open"))
+    privacy = Privacy(Grouped(Fixed(0.5), open_rounds=3), levels_, {"open": 0.4})
+    found = run(FedAvg(), privacy, rounds=8, rate=0.5)
+    level = found.engine.plan.setting.choices.level
+    whole = run(FedAvg(), replace(privacy, plan=Grouped(Fixed(0.5))), rounds=5, rate=0.5)
+    assert found.plan.multipliers == pytest.approx(whole.plan.multipliers)
+    for round in range(8):
+        report = found.step()
+        assert report.plan.asked[level == 0].any() == (round >= 3)
+    spent = [entry.round for entry in found.ledger.entries("level:private")]
+    assert spent == [3, 4, 5, 6, 7]
+    account = found.plan.levels[0]
+    assert 1.9 < epsilon(found.ledger.spent("level:private"), 1e-4, account.relation) <= 2.0
+
+
+def test_states_of_private_clients_stay_untouched_while_open_ones_train_alone() -> None:
+    privacy = Privacy(Grouped(Fixed(0.5), open_rounds=2), (PRIVATE, OPEN), {"open": 0.4})
+    found = run(Ditto(), privacy, rounds=4, rate=1.0)
+    level = found.engine.plan.setting.choices.level
+    found.step()
+    found.step()
+    assert not found.store.touched[level == 0].any()
+    assert not list(found.ledger.entries())
+    found.step()
+    assert found.store.touched[level == 0].all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"open_rounds": -1}, "open_rounds must be at least 0"),
+        ({"open_rounds": 20}, "no private client is ever asked"),
+        ({"open_rounds": 3, "counts": (100, 0)}, "nobody opted out"),
+    ],
+)
+def test_schedules_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(TacitError, match=words):
         planned(**options)

@@ -235,7 +235,8 @@ class FederationServer(Rounds[TurnJournal]):
     @property
     def _told(self) -> Tree:
         """What members need of the release's public state; what the server remembers beside it stays with it."""
-        return tree.pick(self.progress.public, [*self.plan.release.start()])
+        expected = self.made.engine.plan.release.start()
+        return expected | tree.pick(self.progress.public, expected)
 
     def _ask(self, kind: Kind, turn: int) -> Ask:
         """The question, with the broadcast of where the run stands."""

@@ -28,11 +28,12 @@ class BudgetTracker:
 
     Rounds from `start` on are not counted even if the ledger has them: a resumed run repeats them with the same
     noise, so they are charged once, and the same clients are asked as the first time, at the same levels.
-    `plan` is that of the next draw; the one given is that of the start, before anybody changed.
+    `plan` is that of the next draw; the one given is that of the start, before anybody changed. Accounts are those of
+    the whole plan, whose first rounds may ask, and charge, fewer levels.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger, start: int = 0, changes: Iterable[Change] = ()) -> None:
-        self.plan, self._ledger, self._changes = plan, ledger, tuple(changes)
+        self.plan, self._whole, self._ledger, self._changes = plan, plan, ledger, tuple(changes)
         self._epochs: int | None = getattr(plan.setting.batches, "epochs", None)
         if plan.record is not None:
             refuse_to_go_on(ledger, self._epochs)
@@ -51,7 +52,7 @@ class BudgetTracker:
 
     def exhausted(self) -> str | None:
         """Why no further round may happen, or None. Somebody who changed its level stops nobody but itself."""
-        for account in self.plan.levels:
+        for account in self._whole.levels:
             if (self._left[self._at(account) & ~self._movers] < 1).any():
                 return f"the budget of {account.scope} is used up"
         if self.eligible().any():
@@ -71,7 +72,7 @@ class BudgetTracker:
         if round >= rounds:
             raise TacitError(f"a change to level '{level}' after {round} of {rounds} rounds: no draw is left to use it")
         rows = self._members.changing(clients, level, round)
-        self.plan.moved(*self._members.after(rows).at(round))  # refuses what this plan cannot do
+        self._whole.moved(*self._members.after(rows).at(round))  # refuses what this plan cannot do
         self._write(rows)
 
     def settle(self, round: int) -> Plan:
@@ -85,6 +86,7 @@ class BudgetTracker:
             names = [name for name, out in zip(self.plan.setting.ids, spent, strict=True) if out]
             self._write(self._members.dismissing(names, round))
             self._adopt(round, {})
+        self.plan = self._whole.at(round)
         return self.plan
 
     def charge(self, round: int, accounts: Sequence[Account]) -> None:
@@ -118,12 +120,13 @@ class BudgetTracker:
     def _adopt(self, round: int, moved: Mapping[str, Stays]) -> None:
         """Takes on the levels of a round; the accounts of `moved` are reckoned anew, the others go on."""
         self._settled = self._members, round
-        self.plan = self.plan.moved(*self._members.at(round))
+        self._whole = self._whole.moved(*self._members.at(round))
+        self.plan = self._whole.at(round)
         self._movers = self._members.begun(round)
         more = self.plan.setting.rounds - round
         for client, spent in accounts(self._ledger, moved, round, self._epochs).items():
             place = self._members.position(client)
-            self._left[place] = self._rounds_left(self.plan.of(place), spent, more)
+            self._left[place] = self._rounds_left(self._whole.of(place), spent, more)
 
     def _at(self, account: Account) -> np.ndarray:
         """The members of a level, by its account."""
@@ -138,10 +141,10 @@ class BudgetTracker:
                 spent.setdefault(entry.scope, Counter())[entry.event] += entry.count
         nothing, rounds = Counter[Any](), self.plan.setting.rounds
         left = np.full(len(self.plan.setting.ids), _EVER, dtype=np.int64)
-        for account in self.plan.levels:
+        for account in self._whole.levels:
             left[self._at(account)] = self._rounds_left(account, spent.get(account.scope, nothing), rounds)
         for k in range(len(left)):
-            if (account := self.plan.client(k)) is not None:
+            if (account := self._whole.client(k)) is not None:
                 left[k] = self._rounds_left(account, spent.get(account.scope, nothing), rounds)
         return left
 

@@ -17,7 +17,7 @@ from tacit.errors import TacitError
 from tacit.privacy.mechanisms import noise as noises
 from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile, clip, measure
 from tacit.privacy.mechanisms.lattice import fits, place, step
-from tacit.privacy.mechanisms.level_ratios import LevelRatios
+from tacit.privacy.mechanisms.level_ratios import LevelRatios, open_weights
 from tacit.privacy.mechanisms.level_weights import Merge, Optimal, Released, Weighted
 from tacit.privacy.mechanisms.open_span import OpenSpan
 from tacit.privacy.mechanisms.release import (
@@ -214,9 +214,15 @@ class Grouped(Mechanism):
             the rest a share (`open_span.py` has the proof). 0: all of it.
         rest: that share, between 0 and 1; 0.1 if left out.
         average: the model is, in the end, the mean of those of the last so many rounds. 0: the last one.
+        open_rounds: the first so many rounds ask open clients alone. Private ones send nothing in them and pay nothing,
+            and the noise of the others is calibrated to the rounds that are left.
 
     Raises:
         TacitError: a ratio outside of 0 to 1, a bound or horizon that is not positive, or a horizon without "optimal".
+
+    Why rounds of open clients alone cost nothing: their models are functions of the start and of open clients' rows, so
+    that a private client's data reach the released models through the rounds that are left, each charged. Level j's
+    noise is calibrated to these T - K rounds, which compose to its epsilon.
 
     Weights are public before training, or made of what was released: each level's sum keeps its sensitivity and its
     noise, so that its epsilon does not depend on them.
@@ -245,6 +251,7 @@ class Grouped(Mechanism):
     span: int = 0
     rest: float | None = None
     average: int = 0
+    open_rounds: int = 0
 
     def __post_init__(self) -> None:
         LevelRatios(self.ratio)
@@ -255,6 +262,8 @@ class Grouped(Mechanism):
         if self.rest is not None and not self.span:
             raise TacitError(f"rest is {self.rest:g}, and without span nothing is projected: add span, or leave it out")
         check_average(self.average)
+        if self.open_rounds < 0:
+            raise TacitError(f"open_rounds must be at least 0, not {self.open_rounds}")
         _ = self._span
 
     @property
@@ -266,14 +275,38 @@ class Grouped(Mechanism):
         return "uploads"
 
     def plan(self, setting: CalibrationContext) -> Plan:
-        menu = setting.choices.menu.levels
-        if self.span and setting.asked is None and setting.choices.private.all():
-            raise TacitError(f"span is {self.span}, and nobody opted out, so that there is no span: leave it out")
+        self._check(setting)
         merge, notes = LevelRatios(self.ratio).merge(setting, self.horizon)
+        whole, release = self._planned(setting, merge)
+        whole = replace(whole, notes=(*notes, *_less_noise(release)))
+        return (self._scheduled(whole, release) if self.open_rounds else whole).by_participation()
+
+    def _scheduled(self, whole: Plan, release: GroupedRelease) -> Plan:
+        """The plan, with another one for its first rounds: nobody private is asked, noised or charged in them."""
+        alone = Weighted(open_weights(whole.setting))
+        only_open = tuple(map(alone.asks, range(len(whole.multipliers))))
+        first = replace(whole, release=replace(release, merge=alone), levels=(), asked_levels=only_open)
+        note = f"the first {self.open_rounds} rounds ask open clients alone; private ones are not charged for them"
+        return replace(whole, first=first, first_rounds=self.open_rounds, notes=(*whole.notes, note))
+
+    def _check(self, setting: CalibrationContext) -> None:
+        if setting.asked is None and setting.choices.private.all():
+            for name, value in (("span", self.span), ("open_rounds", self.open_rounds)):
+                if value:
+                    raise TacitError(f"{name} is {value}, and nobody opted out, so that it has no effect: leave it out")
+        if self.open_rounds >= setting.rounds:
+            raise TacitError(
+                f"open_rounds is {self.open_rounds} of {setting.rounds} rounds, so that no private client is ever "
+                "asked: give fewer, or ratio 0"
+            )
+
+    def _planned(self, setting: CalibrationContext, merge: Merge) -> tuple[Plan, GroupedRelease]:
+        """The plan of rounds in which all levels with a weight are asked; noise for as many as there are of them."""
+        menu, paid = setting.choices.menu.levels, setting._replace(rounds=setting.rounds - self.open_rounds)
         accounts: list[Account] = []
         multipliers: list[float] = []
         for j, level in enumerate(menu):
-            z = setting.central_noise(level) if level.private and merge.asks(j) else 0.0
+            z = paid.central_noise(level) if level.private and merge.asks(j) else 0.0
             multipliers.append(z)
             if z > 0:
                 event = setting.sampler.event(gaussian_event(z), len(setting.ids))
@@ -296,10 +329,9 @@ class Grouped(Mechanism):
             project=self.project,
             multipliers=tuple(multipliers),
             asked_levels=tuple(merge.asks(j) for j in range(len(menu))),
-            notes=(*notes, *_less_noise(release)),
             average=self.average,
         )
-        return plan.by_participation()
+        return plan, release
 
     def for_figures(self, clip: Clip, times: int) -> Mechanism:
         return Grouped(clip, ratio=LevelRatios(self.ratio).uniform)

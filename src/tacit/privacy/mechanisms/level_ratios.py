@@ -84,3 +84,10 @@ class LevelRatios:
             f"nobody opted out, so that ratio {self.ratio:g} has no effect and all clients weigh alike; give a ratio "
             "for each level, or 'optimal'",
         )
+
+
+def open_weights(setting: CalibrationContext) -> tuple[float, ...]:
+    """Weights of levels without a guarantee, by their clients; 0 for all private ones."""
+    menu, counts = setting.choices.menu.levels, setting.counts
+    raw = [0 if level.private else n for level, n in zip(menu, counts, strict=True)]
+    return tuple(n / (sum(raw) or 1) for n in raw)
