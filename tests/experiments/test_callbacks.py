@@ -121,7 +121,21 @@ def test_mlflow_reads_what_was_tracked(tmp_path: Path) -> None:
 
 
 def wandb_records(file: Path) -> list[bytes]:
-    """A `.wandb` file is a log in blocks of 32 kB: 7 bytes, then records of (checksum, length, kind) and content."""
+    """A `.wandb` file is a log in blocks of 32 kB: 7 bytes, then records of (checksum, length, kind) and content.
+
+    Versions up to 0.2x have a reader of their own in Python; from .3 on only their compiled service reads files.
+    """
+    try:
+        store = import_module("wandb.sdk.internal.datastore").DataStore()
+    except ImportError:
+        return records_by_hand(file)
+    store.open_for_scan(str(file))
+    found = [*iter(store.scan_data, None)]
+    store.close()
+    return found
+
+
+def records_by_hand(file: Path) -> list[bytes]:
     data, at, records, part = file.read_bytes(), 7, [], b""
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:
@@ -135,13 +149,31 @@ def wandb_records(file: Path) -> list[bytes]:
 
 
 def test_weights_and_biases_reads_what_was_tracked(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="pip install 'tacit-fl[wandb]'")
+    wandb = pytest.importorskip("wandb", reason="pip install 'tacit-fl[wandb]'")
     messages = import_module("wandb.proto.wandb_internal_pb2")
     result = train(tacit.WeightsAndBiases(), folder=tmp_path / "run")
+    wandb.teardown()  # ends the process that writes the file, as leaving Python does: until then it may be empty
     records = [messages.Record.FromString(each) for each in wandb_records(next((tmp_path / "run").rglob("*.wandb")))]
     items = [item for record in records for item in record.history.item]
     values = [item.value_json for item in items if "all/personal_mean" in (item.key, ".".join(item.nested_key))]
     assert float(values[-1]) == result.findings.value("all", "personal_mean")
+
+
+def test_python_logging_has_the_start_every_evaluation_and_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "tacit.run"):
+        result = train()
+    told = [record.getMessage() for record in caplog.records if record.name == "tacit.run"]
+    assert len(told) == 1 + 4 + 1
+    assert "started" in told[0]
+    assert "ended" in told[-1]
+    last = vars(caplog.records[-2])
+    assert (last["round"], last["figures"]["all/personal_mean"]) == (8, result.findings.value("all", "personal_mean"))
+    assert last["figures"]["private/epsilon"] == result.findings.spent_over_rounds("private")["pld"][1][-1]
+
+
+def test_python_logging_is_silent_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    train()
+    assert not [record for record in caplog.records if record.name == "tacit.run"]
 
 
 def leaking() -> Report:

@@ -5,6 +5,7 @@ lists it, and anything that is not listed there, accuracies of single evaluation
 never reaches them.
 """
 
+import logging
 import os
 import signal
 import threading
@@ -197,6 +198,41 @@ class WeightsAndBiases(Tracker):
     def on_stop(self, result: "Result | None") -> None:
         if self._run is not None:
             self._run.finish()
+
+
+_LOG: Final = logging.getLogger("tacit.run")
+
+
+class Logging(Tracker):
+    """Python's `logging`, logger "tacit.run", level INFO: the start, every evaluation, the end and its reason.
+
+    Every run has it, a federation's server with what was released alone. Nothing is reckoned, and nothing shown, until
+    the logger is switched on:
+
+    >>> import logging
+    >>> logging.getLogger("tacit.run").setLevel(logging.INFO)  # and a handler, for instance logging.basicConfig()
+    >>> logging.getLogger("tacit.run").setLevel(logging.NOTSET)
+    """
+
+    def __init__(self) -> None:
+        self._name = "run"
+
+    @staticmethod
+    def wanted() -> "list[Logging]":
+        """One, if anybody listens."""
+        return [Logging()] if _LOG.isEnabledFor(logging.INFO) else []
+
+    def on_start(self, name: str, config: Mapping[str, Any], folder: Path | None) -> None:
+        self._name = name
+        _LOG.info("%s: started%s", name, "" if folder is None else f" in {folder}")
+
+    def log(self, round: int, figures: Figures) -> None:
+        told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        _LOG.info("%s: round %d: %s", self._name, round, told, extra={"round": round, "figures": dict(figures)})
+
+    def on_stop(self, result: "Result | None") -> None:
+        reason = None if result is None else result.stopped
+        _LOG.info("%s: ended%s", self._name, f": {reason}" if reason else "")
 
 
 TRACKERS: Final[Registry[Any]] = Registry(

@@ -18,7 +18,17 @@ from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
 from tacit.experiments.build import Parts, build
-from tacit.experiments.callbacks import Bar, Callback, Callbacks, Promises, Recorder, attended, interruptible, trackers
+from tacit.experiments.callbacks import (
+    Bar,
+    Callback,
+    Callbacks,
+    Logging,
+    Promises,
+    Recorder,
+    attended,
+    interruptible,
+    trackers,
+)
 from tacit.experiments.config import Config, full, parse
 from tacit.experiments.result import Result
 from tacit.experiments.run_dir import describe, identity
@@ -132,6 +142,7 @@ def conduct(
         raise TacitError("resume needs the folder of the run: give folder=...")
     if path is not None and resume:
         run_dir.reopen(path, content)
+    callbacks = [*callbacks, *Logging.wanted()]
     performance = parts.performance or parts.training.performance
     with ExitStack() as stack:
         stack.enter_context(performance.threading())

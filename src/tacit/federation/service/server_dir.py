@@ -9,7 +9,7 @@ from typing import Any
 
 from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError, TacitError
-from tacit.experiments.callbacks import Released, Tracker, trackers
+from tacit.experiments.callbacks import Logging, Released, Tracker, trackers
 from tacit.federation.protocol.collect import Transport
 from tacit.federation.protocol.server import FederationServer
 from tacit.federation.protocol.terms import Terms, read_terms
@@ -66,7 +66,8 @@ class ServerFolder:
         )
 
     def _trackers(self, names: Sequence[str]) -> list[Tracker]:
-        found = [tracker for tracker in trackers(names) if isinstance(tracker, Tracker)]
+        named = [tracker for tracker in trackers(names) if isinstance(tracker, Tracker)]
+        found = [*named, *Logging.wanted()]
         for tracker in found:
             tracker.on_start(self.folder.parent.name, {}, self.folder)
         return found
