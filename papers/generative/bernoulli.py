@@ -8,8 +8,8 @@ import numpy as np
 from papers.bench import Cell, Reproduction, Runner
 from papers.page import COLORS, Curve, Panel, Part, Picture, Results, plus_minus
 from tacit.core import rng
+from tacit.estimation.bernoulli import BernoulliRates
 from tacit.estimation.messages import Central, LocalGaussian, Message, RandomisedResponse
-from tacit.estimation.shrinkage import BernoulliRates
 
 M, N, DELTA = 10_000, 14, 1e-5
 Draw = Callable[[np.random.Generator, int], np.ndarray]

@@ -9,9 +9,9 @@ import numpy as np
 from papers.bench import Cell, Reproduction, Runner, data_folder
 from papers.page import Part, Results, plus_minus
 from tacit.core import rng
+from tacit.estimation.bernoulli import BernoulliRates
 from tacit.estimation.comparison import Moves
 from tacit.estimation.messages import Message, RandomisedResponse
-from tacit.estimation.shrinkage import BernoulliRates
 
 ASKED, EPSILONS = (5, 20, 100), (1.0, 2.0, 4.0)
 FILE: Final = "elections/county_pres_2000_2020.npz"

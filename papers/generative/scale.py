@@ -71,8 +71,8 @@ def streamed(clients: int, kind: str) -> Cell:
 
 def stream(table: str, out: str) -> None:
     """Prints seconds and the peak memory of this process in megabytes."""
+    from tacit.estimation.bernoulli import BernoulliRates
     from tacit.estimation.messages import RandomisedResponse
-    from tacit.estimation.shrinkage import BernoulliRates
     from tacit.estimation.tables import rates
 
     start = time.perf_counter()

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tacit.cli.main import Commands
 from tacit.cli.main import app as whole
-from tacit.estimation import BernoulliRates, GaussianMeans, tables
+from tacit.estimation import BernoulliRates, GaussianMeans, table_files
 from tacit.estimation.cli import estimate
 from tacit.estimation.messages import RandomisedResponse
 from tacit.privacy.accounting.gaussian import gaussian_epsilon, gaussian_multiplier
@@ -101,9 +101,9 @@ def test_means_of_known_sizes_and_several_columns(tmp_path: Path) -> None:
 
 
 def test_pieces_do_not_change_the_result(counts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = pd.concat(tables.chunks(counts, "county", ["wins"]))
-    monkeypatch.setattr(tables, "CHUNK", 64)
-    pieces = list(tables.chunks(counts.with_suffix(".parquet"), "county", ["wins"]))
+    whole = pd.concat(table_files.chunks(counts, "county", ["wins"]))
+    monkeypatch.setattr(table_files, "CHUNK", 64)
+    pieces = list(table_files.chunks(counts.with_suffix(".parquet"), "county", ["wins"]))
     assert [len(piece) for piece in pieces] == [64] * 6 + [16]
     assert np.array_equal(pd.concat(pieces)["wins"], whole["wins"])
 
@@ -237,7 +237,7 @@ def test_the_input_is_never_written_over_and_nothing_else_without_force(counts: 
     (tmp_path / "o.csv").write_text("mine")
     assert run("rates", counts, *RATES, "--force", "-o", tmp_path / "o.csv").exit_code == 0
     assert "rate_personal" in (tmp_path / "o.csv").read_text()
-    assert run("rates", counts, *RATES, "-o", tmp_path / "o.xlsx").exit_code == 2
+    assert run("rates", counts, *RATES, "-o", tmp_path / "o.ods").exit_code == 2
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["an old ledger", "no ledger yet"])

@@ -1,10 +1,10 @@
+from .bernoulli import BernoulliRates as BernoulliRates
+from .bernoulli import beta_moments as beta_moments
 from .comparison import Comparison as Comparison
 from .mixture import MixtureMeans as MixtureMeans
 from .mixture import lemma_radius as lemma_radius
 from .regression import LinearRegressions as LinearRegressions
 from .regression import LogisticRegressions as LogisticRegressions
 from .regression import MixturePriorRegressions as MixturePriorRegressions
-from .shrinkage import BernoulliRates as BernoulliRates
 from .shrinkage import GaussianMeans as GaussianMeans
-from .shrinkage import beta_moments as beta_moments
 from .shrinkage import suggest_radius as suggest_radius

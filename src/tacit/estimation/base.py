@@ -6,6 +6,7 @@ A personal estimator is fitted to all clients at once and ends with an estimate 
     estimates_      personal estimates, one row a client
     expected_mse_   expected squared error of each row, summed over its coordinates, by the theorem of the estimator
     local_          what each client would say alone;          local_mse_   its expected squared error
+    interval_mse_   the same where it counts in how little is known of the prior's variance: intervals are made of it
     global_         what all clients share, one row or one     global_mse_  its expected squared error, a client each
                     row a client
     n_clients_, n_features_in_
@@ -29,6 +30,7 @@ class PersonalEstimator(BaseEstimator):
 
     estimates_: Array
     expected_mse_: Array
+    interval_mse_: Array
     local_: Array
     local_mse_: Array
     global_: Array
@@ -40,7 +42,7 @@ class PersonalEstimator(BaseEstimator):
         """Lower and upper ends around each estimate, in its shape; a client's own truth lies inside with
         probability `level` if the model holds (over clients drawn from the prior)."""
         check_fitted(self)
-        return normal_intervals(self.estimates_, self.expected_mse_, check_share("level", level))
+        return normal_intervals(self.estimates_, self.interval_mse_, check_share("level", level))
 
     def compare(self, truth: ArrayLike | None = None) -> Comparison:
         """Local, global and personal estimates: the expected errors, and the measured ones where the truth is known."""
@@ -90,13 +92,14 @@ def check_vector(name: str, values: ArrayLike, length: int | None = None) -> Arr
     return _finite(name, vector)
 
 
-def check_sizes(sizes: ArrayLike, clients: int, least: int = 1) -> Array:
+def check_sizes(sizes: ArrayLike, clients: int, least: int = 1, names: Any = None) -> Array:
     """How many samples each client has: whole numbers of at least `least`; a scalar holds for all."""
     counts = check_vector("sizes", sizes, clients)
     bad = np.flatnonzero((counts < least) | (counts != np.floor(counts)))
     if len(bad):
+        who = bad[0] if names is None else names[bad[0]]
         raise TacitError(
-            f"client {bad[0]} has {counts[bad[0]]:g} samples: every client needs a whole number of at least {least}"
+            f"client {who} has {counts[bad[0]]:g} samples: every client needs a whole number of at least {least}"
         )
     return counts
 

@@ -13,6 +13,7 @@ from tacit.errors import TacitError
 
 if TYPE_CHECKING:
     from tacit.estimation.messages import Message
+    from tacit.estimation.table_files import Dialect
     from tacit.estimation.tables import Questions, TableEstimates
 
 Send = Literal["exact", "randomised-response", "gaussian", "central"]
@@ -24,9 +25,9 @@ estimate = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Table = Annotated[Path, typer.Argument(help="A table, CSV or Parquet.")]
+Table = Annotated[Path, typer.Argument(help="A table: CSV, Excel or Parquet.")]
 Name = Annotated[str, typer.Option("--id", help="The column that names the client.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Where the estimates go, CSV or Parquet; pictures beside it.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Where the estimates go, by its ending; pictures beside it.")]
 Epsilon = Annotated[float | None, typer.Option(help="Privacy of each client, for its one message.")]
 Delta = Annotated[float | None, typer.Option(help="Below 1 / (number of clients); for Gaussian noise.")]
 Sent = Annotated[Send | None, typer.Option("--message", help="What each client sends to the server.")]
@@ -41,6 +42,13 @@ Limit = Annotated[float | None, typer.Option("--budget", help="Epsilon of all qu
 Force = Annotated[bool, typer.Option("--force", help="Write over files that are there; never over TABLE.")]
 Pictures = Annotated[bool, typer.Option("--pictures/--no-pictures", help="Write a PNG and an HTML beside the table.")]
 Purpose = Annotated[str | None, typer.Option(help="What the estimates are for; stands on the page.")]
+
+Separator = Annotated[str | None, typer.Option("--sep", help="Between columns, or `tab`; guessed if left out.")]
+Decimal = Annotated[str | None, typer.Option(help="Point or comma in numbers; guessed if left out.")]
+Thousands = Annotated[str | None, typer.Option(help="Between groups of three digits; guessed if left out.")]
+Encoding = Annotated[str | None, typer.Option(help="For instance utf-8 or cp1252; guessed if left out.")]
+Sheet = Annotated[str | None, typer.Option(help="Of an Excel file; default: the first.")]
+Json = Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")]
 
 
 class Request(NamedTuple):
@@ -61,6 +69,19 @@ class Request(NamedTuple):
     pictures: Pictures = True
     force: Force = False
     purpose: Purpose = None
+    sep: Separator = None
+    decimal: Decimal = None
+    thousands: Thousands = None
+    encoding: Encoding = None
+    sheet: Sheet = None
+    json: Json = False
+
+    @property
+    def dialect(self) -> "Dialect":
+        from tacit.estimation.table_files import Dialect
+
+        separator = {"tab": "\t", "\\t": "\t"}.get(self.sep or "", self.sep)
+        return Dialect(separator, self.decimal, self.thousands, self.encoding, self.sheet)
 
 
 def _command(example: str) -> Callable[[Callable[..., None]], None]:
@@ -92,7 +113,7 @@ def rates(
 ) -> None:
     """A rate for each client from its successes and trials; with --epsilon, by randomised response."""
     from tacit.estimation import tables
-    from tacit.estimation.shrinkage import BernoulliRates
+    from tacit.estimation.bernoulli import BernoulliRates
 
     message = _message(request, "randomised-response")
     mean = request.prior_mean
@@ -103,7 +124,7 @@ def rates(
         prior_mean=mean, prior_variance=request.prior_variance, message=message, seed=request.seed
     )
     pay = partial(questions.pay, message) if questions else None
-    result = tables.rates(estimator, request.table, request.id_, successes, trials, request.out, pay)
+    result = tables.rates(estimator, request.table, request.id_, successes, trials, request.out, pay, request.dialect)
     _print(result, request, questions)
 
 
@@ -132,7 +153,7 @@ def means(
         seed=request.seed,
     )
     pay = partial(questions.pay, message) if questions else None
-    result = tables.means(estimator, request.table, request.id_, value, size, request.out, pay)
+    result = tables.means(estimator, request.table, request.id_, value, size, request.out, pay, request.dialect)
     _print(result, request, questions)
 
 
@@ -154,7 +175,8 @@ def _check_needed(
 
 def _questions(request: Request, message: "Message") -> "Questions | None":
     """What was asked of the table before; None where nothing is private. Refuses what must not be written or asked."""
-    from tacit.estimation.tables import Questions, beside, check_places
+    from tacit.estimation.table_files import check_places
+    from tacit.estimation.tables import Questions, beside
 
     table, out, ledger, budget = request.table, request.out, request.ledger, request.budget
     place = beside(table) if ledger is None else ledger
@@ -227,20 +249,62 @@ def _check_bits(bits: int, kind: Send | None, epsilon: float | None) -> None:
 def _print(result: "TableEstimates", request: Request, questions: "Questions | None") -> None:
     from rich.console import Console
 
-    from tacit.estimation import comparison, estimate_page
-
-    centre = ", ".join(f"{each:.4g}" for each in result.estimator.centre_[:6])
-    spread = result.estimator.prior_variance_**0.5
+    asked = questions if result.estimator.sends else None
+    files = {"table": request.out, **_pictures(result, request, questions)}
+    if request.json:
+        _print_json(result, files, asked)
+        return
     console = Console(highlight=False, markup=False)
+    if result.dialect.separator is not None and not result.dialect.plain:
+        console.print(f"Read, and written, with {result.dialect}.")
     console.print(result.comparison)
-    console.print(f"{result.clients:,} clients around {centre}, which differ by {spread:.4g} (standard deviation).")
+    console.print(f"{result.clients:,} clients around {_centre(result)}, which differ by {_spread(result)}.")
     console.print(
         f"Sent: {result.estimator.privacy_}. The table has each client's own estimate: give each its row only."
     )
-    if questions is not None and result.estimator.sends:
-        console.print(f"{questions.summary()}; ledger: {questions.path}.")
-    typer.echo(f"table: {request.out}")
-    if request.pictures:
-        typer.echo(f"image: {comparison.write_png(result.moves, request.out.with_suffix('.png'))}")
-        place = request.out.with_suffix(".html")
-        typer.echo(f"page:  {estimate_page.write_html(result, request.table, questions, place, request.purpose)}")
+    if asked is not None:
+        console.print(f"{asked.summary()}; ledger: {asked.path}.")
+    for name, path in files.items():
+        typer.echo(f"{name + ':':6} {path}")
+
+
+def _centre(result: "TableEstimates") -> str:
+    return ", ".join(f"{each:.4g}" for each in result.estimator.centre_[:6])
+
+
+def _spread(result: "TableEstimates") -> str:
+    """The prior's standard deviation, and what it may be where it was learned."""
+    low, high = (each**0.5 for each in result.estimator.prior_variance_interval_)
+    doubt = f": {low:.2g} to {high:.2g} with 95%" if high > low else ""
+    return f"{result.estimator.prior_variance_**0.5:.4g} (standard deviation{doubt})"
+
+
+def _pictures(result: "TableEstimates", request: Request, questions: "Questions | None") -> dict[str, Path]:
+    from tacit.estimation import comparison, estimate_page
+
+    if not request.pictures:
+        return {}
+    image, page = (request.out.with_suffix(end) for end in (".png", ".html"))
+    estimate_page.write_html(result, request.table, questions, page, request.purpose)
+    return {"image": comparison.write_png(result.moves, image), "page": page}
+
+
+def _print_json(result: "TableEstimates", files: dict[str, Path], questions: "Questions | None") -> None:
+    """All that the words say; the epsilon is the ledger's."""
+    import json
+    from dataclasses import asdict
+
+    found = result.estimator
+    told = {
+        "clients": result.clients,
+        "centre": found.centre_.tolist(),
+        "prior_variance": found.prior_variance_,
+        "prior_variance_interval": found.prior_variance_interval_,
+        "comparison": [asdict(row) for row in result.comparison.rows],
+        "verdict": result.comparison.verdict,
+        "sent": found.privacy_,
+        "spent": None if questions is None else questions.account(),
+        "read_as": asdict(result.dialect),
+        "files": {name: str(path) for name, path in files.items()},
+    }
+    typer.echo(json.dumps(told, indent=2))

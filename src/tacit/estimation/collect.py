@@ -34,6 +34,7 @@ from scipy.special import log_ndtr
 
 from tacit.core import rng
 from tacit.estimation.messages import Domain, Message, source
+from tacit.estimation.spread_posterior import Spread, SpreadPosterior, from_moment, from_values
 
 Array = NDArray[np.float64]
 
@@ -52,6 +53,7 @@ class Learned:
     share: float  # of a client in the centre: its weight is share / (t + v + message variance) if `by_size`
     by_size: bool
     trusted: bool  # False: too few clients to know the prior's variance; nobody moves
+    doubt: SpreadPosterior | None = None  # what t may be; None: known, or nobody moves
 
     @property
     def dimension(self) -> int:
@@ -103,6 +105,7 @@ class Answers(NamedTuple):
     mse: Array
     local_mse: Array
     global_mse: Array
+    doubted: Array  # squared error that counts in what the prior's variance may be: for intervals
 
 
 def answers(learned: Learned, values: Array, sizes: Array, inside: Array | None = None) -> Answers:
@@ -111,7 +114,9 @@ def answers(learned: Learned, values: Array, sizes: Array, inside: Array | None 
     pull = learned.pull(sizes, weight)
     estimates = values + pull[:, None] * (learned.centre - values)
     local, all_ = (learned.error(sizes, weight, fixed) for fixed in (0.0, 1.0))
-    return Answers(estimates, pull, learned.error(sizes, weight, pull), local, all_)
+    mse, doubt = learned.error(sizes, weight, pull), learned.doubt
+    doubted = mse if doubt is None else doubt.squared_error(learned.noise, learned.slope, sizes, values, estimates)
+    return Answers(estimates, pull, mse, local, all_, doubted)
 
 
 @dataclass(frozen=True)
@@ -349,12 +354,7 @@ def conclude(
     trusted: bool,
 ) -> Learned:
     """Weights of the clients in the centre, and how far the centre may be from the truth."""
-    total = _total(sums, prior.taken, model, message_variance)
-    if not by_size or total.min() <= 0:
-        share, by_size = 1 / sums.clients, False
-        variance = float(sums.counts @ total) / sums.clients**2
-    else:
-        share = variance = 1 / float(sums.counts @ (1 / total))
+    share, variance, by_size = _centre(sums, prior.taken, model, message_variance, by_size)
     return Learned(
         centre=centre,
         prior_variance=prior.taken,
@@ -367,6 +367,35 @@ def conclude(
         by_size=by_size,
         trusted=trusted,
     )
+
+
+def _centre(
+    sums: Sums, prior_variance: float, model: Model, message_variance: float, by_size: bool
+) -> tuple[float, float, bool]:
+    """Share of a client, variance of the centre, and whether clients are weighted by size (where that is possible)."""
+    total = _total(sums, prior_variance, model, message_variance)
+    if not by_size or total.min() <= 0:
+        return 1 / sums.clients, float(sums.counts @ total) / sums.clients**2, False
+    share = 1 / float(sums.counts @ (1 / total))
+    return share, share, True
+
+
+def possible_variances(
+    learned: Learned, moment: Moment, model: Model, sums: Sums, server_variance: float, exact: bool
+) -> SpreadPosterior:
+    """What t may be: from the values themselves where they came as they are, else from its noisy moment.
+
+    Then the centre is what it is at every t, but how far it may be off changes with t.
+    """
+    if exact:
+        return from_values(Spread(sums.sizes, sums.counts, sums.means, sums.spread, *model))
+    scale = max(1 - model.slope * moment.inverse_size, 1e-12)
+    plain = (moment.total - model.noise * moment.inverse_size + moment.step) / scale
+    std = float(np.hypot(moment.std, moment.step)) / scale
+    variances, chances = from_moment(plain, std, model.most)
+    unsure = [_centre(sums, t, model, learned.message_variance, learned.by_size)[1] for t in variances.tolist()]
+    centres = np.tile(learned.centre, (len(variances), 1))
+    return SpreadPosterior(variances, chances, centres, np.asarray(unsure) + server_variance)
 
 
 def precision(sums: Sums, prior_variance: float, model: Model, message_variance: float) -> Array | None:

@@ -1,6 +1,4 @@
-"""Tables of clients on disk, CSV or Parquet, read and written piece by piece in bounded memory.
-
-From a table of clients to a table of personal estimates, in two passes: the prior first, then each client.
+"""From a table of clients to a table of personal estimates, in two passes: the prior first, then each client.
 
 What a table of clients has been asked so far: a ledger beside it. Asking twice costs twice.
 
@@ -14,191 +12,25 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import StorageError, TacitError
+from tacit.errors import TacitError
 from tacit.estimation.base import check_sizes, normal_intervals
-from tacit.estimation.collect import BLOCK, Answers
+from tacit.estimation.bernoulli import BernoulliRates, beta_intervals, check_counts
+from tacit.estimation.collect import Answers
 from tacit.estimation.comparison import Comparison, Moves, of_means
 from tacit.estimation.messages import Message
-from tacit.estimation.shrinkage import (
-    BernoulliRates,
-    GaussianMeans,
-    LinearShrinkage,
-    beta_intervals,
-    check_counts,
-    pool,
-)
+from tacit.estimation.shrinkage import GaussianMeans, LinearShrinkage, pool
+from tacit.estimation.table_files import Dialect, Names, Writer, chunks, names_of, numbers, whole_dialect
 from tacit.privacy.ledger.ledger import Charge, Ledger, Line
 from tacit.privacy.ledger.statement import shown, statement
 from tacit.report.integrity import open_ledger
 
 if TYPE_CHECKING:
     import pandas as pd
-
-CHUNK = 4 * BLOCK
-_PARQUET = (".parquet", ".pq")
-
-
-def chunks(path: Path, name: str, columns: Sequence[str]) -> Iterator["pd.DataFrame"]:
-    """The client's name as text and the given columns, `CHUNK` rows at a time; only the last piece is shorter."""
-    import pandas as pd
-
-    if not path.is_file():
-        raise TacitError(f"there is no file {path}: give a CSV or Parquet table")
-    wanted = list(dict.fromkeys([name, *columns]))
-    kept: list[pd.DataFrame] = []
-    for piece in _pieces(path, wanted, name):
-        kept.append(piece)
-        while sum(map(len, kept)) >= CHUNK:
-            whole = pd.concat(kept, ignore_index=True) if len(kept) > 1 else kept[0]
-            yield whole.iloc[:CHUNK].reset_index(drop=True)
-            kept = [whole.iloc[CHUNK:]]
-    rest = pd.concat(kept, ignore_index=True) if kept else None
-    if rest is not None and len(rest):
-        yield rest
-
-
-def _pieces(path: Path, wanted: list[str], name: str) -> Iterator["pd.DataFrame"]:
-    import pandas as pd
-
-    if path.suffix.lower() in _PARQUET:
-        yield from _parquet(path, wanted, name)
-        return
-    try:
-        _check_columns(path, list(pd.read_csv(path, nrows=0).columns), wanted)
-        with pd.read_csv(path, usecols=lambda c: c in wanted, dtype={name: str}, chunksize=CHUNK) as pieces:
-            yield from pieces
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise TacitError(f"{path} is not a CSV table ({error}): mend it or give Parquet") from None
-
-
-def _parquet(path: Path, wanted: list[str], name: str) -> Iterator["pd.DataFrame"]:
-    parquet, arrow = _pyarrow()
-    try:
-        file = parquet.ParquetFile(path)
-        _check_columns(path, file.schema_arrow.names, wanted)
-        for batch in file.iter_batches(batch_size=CHUNK, columns=wanted):
-            piece = batch.to_pandas()
-            piece[name] = piece[name].astype(str)
-            yield piece
-    except arrow.ArrowException as error:
-        raise TacitError(f"{path} is not a Parquet table ({error}): mend it or give CSV") from None
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise TacitError("Parquet needs pyarrow: pip install pyarrow, or use CSV") from None
-    return pyarrow.parquet, pyarrow
-
-
-def _check_columns(path: Path, columns: Sequence[str], wanted: Sequence[str]) -> None:
-    missing = [column for column in wanted if column not in list(columns)]
-    if missing:
-        raise TacitError(f"{path} has no column {missing[0]!r}: it has {', '.join(map(str, columns))}")
-
-
-def numbers(frame: "pd.DataFrame", column: str, first: int) -> NDArray[np.float64]:
-    """A column as numbers; the first row that is not one is named by its line in the table."""
-    import pandas as pd
-
-    values = np.asarray(pd.to_numeric(frame[column], errors="coerce"), dtype=np.float64)
-    if not np.isfinite(values).all():
-        at = int(np.argmin(np.isfinite(values)))
-        raise TacitError(f"row {first + at + 1} has '{frame[column].iloc[at]}' as {column}: mend it or leave it out")
-    return values
-
-
-def check_places(table: Path, ledger: Path, out: Path, written: Sequence[Path], force: bool) -> None:
-    """Refuses to write over the table that is read or its ledger, ever, and over any other file unless `force`."""
-    if out.suffix.lower() not in (".csv", *_PARQUET):
-        raise TacitError(f"{out} is no name for a table: end it with .csv or .parquet")
-    if same_file(ledger, table):
-        raise TacitError(f"{ledger} is the table that is read: keep the ledger in another file")
-    for path in written:
-        for kept, name in ((table, "the table that is read"), (ledger, "the ledger of what was asked")):
-            if same_file(path, kept):
-                raise TacitError(f"{path} is {name}: write the estimates to another file")
-        if not path.exists():
-            continue
-        if path.is_dir():
-            raise TacitError(f"{path} is a folder: give a file")
-        if not force:
-            raise TacitError(f"{path} is there already: choose another name, or add --force to write over it")
-
-
-def same_file(one: Path, other: Path) -> bool:
-    """Whether both names lead to one file, that is there or will be: by links of either kind, too."""
-    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
-
-
-class Names:
-    """Remembers names by hash, so that a client that comes twice is noticed; 8 bytes a client."""
-
-    def __init__(self) -> None:
-        self._seen: list[NDArray[np.uint64]] = []
-
-    def add(self, names: Any) -> None:
-        from pandas.core.util.hashing import hash_array
-
-        self._seen.append(hash_array(np.asarray(names, dtype=object)))
-
-    def check(self) -> None:
-        whole = np.sort(np.concatenate(self._seen)) if self._seen else np.empty(0, np.uint64)
-        twice = int((whole[1:] == whole[:-1]).sum())
-        if twice:
-            raise TacitError(f"{twice:,} rows name a client that was there before: add up each client's rows first")
-
-
-class Writer:
-    """Writes a table piece by piece to a temporary file and puts it in place at the end: whole or not at all."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._part = path, path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")  # nobody's file
-        self._parquet: Any = None
-        self._first = True
-
-    def __enter__(self) -> Self:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror}") from None
-        return self
-
-    def write(self, frame: "pd.DataFrame") -> None:
-        try:
-            if self._path.suffix.lower() in _PARQUET:
-                self._write_parquet(frame)
-            else:
-                frame.to_csv(self._part, mode="w" if self._first else "a", header=self._first, index=False)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror}") from None
-        self._first = False
-
-    def _write_parquet(self, frame: "pd.DataFrame") -> None:
-        parquet, arrow = _pyarrow()
-        table = arrow.Table.from_pandas(frame, preserve_index=False)
-        if self._parquet is None:
-            self._parquet = parquet.ParquetWriter(self._part, table.schema)
-        self._parquet.write_table(table)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._parquet is not None:
-            self._parquet.close()
-        if kind is None and self._part.exists():
-            self._part.replace(self._path)
-        else:
-            self._part.unlink(missing_ok=True)
-
 
 Array = NDArray[np.float64]
 Piece = tuple[Any, Array, Array]
@@ -214,6 +46,7 @@ class TableEstimates:
     comparison: Comparison
     moves: Moves
     clients: int
+    dialect: Dialect  # how the table was read, and the estimates were written
 
 
 def rates(
@@ -224,21 +57,25 @@ def rates(
     trials: str,
     out: Path,
     pay: Callable[[], None] | None = None,
+    dialect: Dialect = Dialect(),
 ) -> TableEstimates:
     """Reads counts, writes a row a client: its own rate, the personal one, interval and expected error."""
 
+    read = whole_dialect(path, [name, successes, trials], dialect)
+
     def pieces() -> Iterator[Piece]:
         first = 0
-        for frame in chunks(path, name, [successes, trials]):
-            won, counts = numbers(frame, successes, first), numbers(frame, trials, first)
-            yield frame[name].to_numpy(), *check_counts(won, counts)
+        for frame in chunks(path, name, [successes, trials], read):
+            names = names_of(frame, name, first)
+            won, counts = (numbers(frame, column, name, first) for column in (successes, trials))
+            yield names, *check_counts(won, counts, names)
             first += len(frame)
 
     def ends(values: Array, sizes: Array, answers: Answers) -> tuple[Array, Array]:
-        low, high = beta_intervals(answers.estimates[:, 0], answers.mse, values[:, 0], sizes, 0.95)
+        low, high = beta_intervals(answers.estimates[:, 0], answers.doubted, values[:, 0], sizes, 0.95)
         return low[:, None], high[:, None]
 
-    return _two_passes(estimator, pieces, ends, name, ["rate"], out, pay)
+    return _two_passes(estimator, pieces, ends, name, ["rate"], out, pay, read)
 
 
 def means(
@@ -249,15 +86,20 @@ def means(
     size: str | None,
     out: Path,
     pay: Callable[[], None] | None = None,
+    dialect: Dialect = Dialect(),
 ) -> TableEstimates:
     """Rows are clients' means of `size` samples; without `size`, samples, which are pooled by client in memory."""
 
+    wanted = [*columns, size] if size else [*columns]
+    read = whole_dialect(path, [name, *wanted], dialect)
+
     def pieces() -> Iterator[Piece]:
         first = 0
-        for frame in chunks(path, name, [*columns, size] if size else columns):
-            values = np.column_stack([numbers(frame, column, first) for column in columns])
-            counts = numbers(frame, size, first) if size else np.ones(len(frame))
-            yield frame[name].to_numpy(), values, check_sizes(counts, len(values))
+        for frame in chunks(path, name, wanted, read):
+            names = names_of(frame, name, first)
+            values = np.column_stack([numbers(frame, column, name, first) for column in columns])
+            counts = numbers(frame, size, name, first) if size else np.ones(len(frame))
+            yield names, values, check_sizes(counts, len(values), names=names)
             first += len(frame)
 
     source = pieces
@@ -268,9 +110,9 @@ def means(
         estimator.noise_variance_ = estimator.known_noise()
 
     def ends(values: Array, sizes: Array, found: Answers) -> tuple[Array, Array]:
-        return normal_intervals(found.estimates, found.mse, 0.95)
+        return normal_intervals(found.estimates, found.doubted, 0.95)
 
-    return _two_passes(estimator, source, ends, name, list(columns), out, pay)
+    return _two_passes(estimator, source, ends, name, list(columns), out, pay, read)
 
 
 def _pooled(estimator: GaussianMeans, pieces: Callable[[], Iterator[Piece]]) -> Piece:
@@ -291,6 +133,7 @@ def _two_passes(
     columns: list[str],
     out: Path,
     pay: Callable[[], None] | None,
+    dialect: Dialect,
 ) -> TableEstimates:
     """`pay` is called once everything is known to be well, and before anything is written."""
     seen, most = Names(), 0
@@ -298,7 +141,7 @@ def _two_passes(
         seen.add(names)
         estimator.observe(values, sizes)
         most = max(most, int(sizes.max()))
-    seen.check()
+    seen.check(names for names, _, _ in pieces())
     if not most:
         raise TacitError("the table has no rows: give at least 2 clients")
     if isinstance(estimator, BernoulliRates) and estimator.prior_variance is None and most < 2:
@@ -307,7 +150,7 @@ def _two_passes(
     if estimator.sends and pay is not None:
         pay()
     totals, kept, done = np.zeros(3), [], 0
-    with Writer(out) as writer:
+    with Writer(out, dialect) as writer:
         for names, values, sizes in pieces():
             answers = estimator.answer(values, sizes, first=done)
             low, high = ends(values, sizes, answers)
@@ -315,7 +158,8 @@ def _two_passes(
             totals += [answers.local_mse.sum(), answers.global_mse.sum(), answers.mse.sum()]
             kept.append(_sample(names, values, answers, low, high))
             done += len(names)
-    return TableEstimates(estimator, of_means(*(totals / done)), _moves(kept, estimator, columns[0], done), done)
+    moves = _moves(kept, estimator, columns[0], done)
+    return TableEstimates(estimator, of_means(*(totals / done)), moves, done, dialect)
 
 
 def _frame(
@@ -391,6 +235,14 @@ class Questions:
         """Epsilon and delta of all questions so far, replayed from the ledger."""
         with open_ledger(self.path) as ledger:
             return total(statement(ledger))
+
+    def account(self) -> dict[str, Any]:
+        """The same with its terms, for machines."""
+        with open_ledger(self.path) as ledger:
+            times = ledger.rounds() + 1
+        epsilon, delta = self.spent()
+        terms = {"unit": UNIT, "relation": RELATION, "budget": self.budget, "ledger": str(self.path)}
+        return {"questions": times, "epsilon": epsilon, "delta": delta, **terms}
 
     def summary(self) -> str:
         """What the clients have spent in all, in words."""
