@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tacit.core import tree
 from tacit.core.contract import Tree
-from tacit.core.tensors import orthonormal_columns
+from tacit.core.tensors import norm_of, orthonormal_columns
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms.level_weights import Released
 
@@ -57,7 +57,7 @@ class OpenSpan:
         clients = sum(level.expected for level in opened)
         mean = torch.stack([tree.flatten(level.mean) * (level.expected / clients) for level in opened]).sum(0)
         rows = torch.zeros(0, len(mean), dtype=mean.dtype) if rows is None else rows
-        norm = torch.linalg.vector_norm(mean)
+        norm = norm_of(mean)
         return torch.cat([rows, (mean / norm).unsqueeze(0)])[-self.rounds :] if norm > 0 else rows
 
     def _move(self, level: Released, basis: Tensor) -> Released:
