@@ -59,18 +59,18 @@ def name(files: Iterable[Path]) -> str:
     return "none" if compiler is None else _name(compiler, files)
 
 
-def call(found: ctypes.CDLL, function: str, tensors: Sequence[Tensor | None], *numbers: float) -> int:
+def call(library: ctypes.CDLL, function: str, tensors: Sequence[Tensor | None], *numbers: float) -> int:
     """One of the library's functions, on the tensors' memory and these numbers; Python's lock is free meanwhile.
 
     What it returns, where it returns something.
     """
     pointers = (None if leaf is None else leaf.data_ptr() for leaf in tensors)
-    return _function(found, function, len(tensors), tuple(map(type, numbers)))(*pointers, *numbers)
+    return _function(library, function, len(tensors), tuple(map(type, numbers)))(*pointers, *numbers)
 
 
 @cache
-def _function(found: ctypes.CDLL, name: str, tensors: int, numbers: tuple[type, ...]) -> Callable[..., int]:
-    function = getattr(found, name)
+def _function(library: ctypes.CDLL, name: str, tensors: int, numbers: tuple[type, ...]) -> Callable[..., int]:
+    function = getattr(library, name)
     kinds = {int: ctypes.c_long, bool: ctypes.c_long, float: ctypes.c_double}
     function.argtypes = [ctypes.c_void_p] * tensors + [kinds[kind] for kind in numbers]
     function.restype = ctypes.c_long if name in _TELLING else None
@@ -89,8 +89,8 @@ def _said(error: Exception) -> str:
 
 def _compiler() -> list[str] | None:
     named = shlex.split(os.environ.get("CC", ""))
-    found = next((name for name in (named[:1] or ["cc", "gcc", "clang"]) if shutil.which(name)), None)
-    return [found, *named[1:]] if found else None
+    compiler = next((name for name in (named[:1] or ["cc", "gcc", "clang"]) if shutil.which(name)), None)
+    return [compiler, *named[1:]] if compiler else None
 
 
 def _built(compiler: list[str], sources: Sequence[Path], headers: Iterable[Path]) -> Path:
@@ -116,8 +116,8 @@ def _folder() -> Path:
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacit" / "native"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = folder.stat()
-        if found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK):
+        status = folder.stat()
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
             return folder
     except (OSError, RuntimeError):  # no home, or one that is not ours
         pass

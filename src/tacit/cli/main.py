@@ -165,19 +165,19 @@ def sweep(
     pairs = [split_values(text) for text in set_ or []]
     if len({key for key, _ in pairs}) < len(pairs):
         raise TacitError("a key stands in two --set: give all its values in one, for example method.lr=.03,.1")
-    found = run_sweep(load(file), dict(pairs), seeds, jobs, out, ray, progress=not quiet)
-    if not quiet and found.measured:
-        _console().print(found.table(), found.differences(), sep="\n")
-        typer.echo(f"page:  {found.save_html()}")
-    typer.echo(found.folder if quiet else f"runs:  {found.folder}")
-    for folder, reason in found.failures.items():
+    results = run_sweep(load(file), dict(pairs), seeds, jobs, out, ray, progress=not quiet)
+    if not quiet and results.measured:
+        _console().print(results.table(), results.differences(), sep="\n")
+        typer.echo(f"page:  {results.save_html()}")
+    typer.echo(results.folder if quiet else f"runs:  {results.folder}")
+    for folder, reason in results.failures.items():
         typer.echo(f"failed: {folder.name}: {reason}", err=True)
-    if found.left:
+    if results.left:
         typer.echo(
-            f"{len(found.left)} of {len(found.trials)} runs are left: the same command goes on with them", err=True
+            f"{len(results.left)} of {len(results.trials)} runs are left: the same command goes on with them", err=True
         )
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(int(bool(found.failures)))
+    raise typer.Exit(int(bool(results.failures)))
 
 
 @app.command(epilog="Example: `tacit show runs/digits-0 runs/local-0 --html compare.html`")
@@ -245,13 +245,13 @@ def budget(
 
 def _refuse_unused_options(ctx: typer.Context, bits: int | None) -> None:
     """An option that would change nothing is an error: its reader would believe that it did."""
-    given = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    chosen = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     pairs = [("epsilon", "noise_multiplier"), ("rate", "fixed_size")]
     for one, other in pairs:
-        if {one, other} <= given:
+        if {one, other} <= chosen:
             raise TacitError(f"--{one} and --{other.replace('_', '-')} are both given: leave out one of them")
     for name in ("against", "parameters"):
-        if bits is None and name in given:
+        if bits is None and name in chosen:
             raise TacitError(f"--{name} is for noise in shares: add --bits, or leave it out")
 
 

@@ -117,8 +117,8 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
     first: Any = parts[0]
     if not isinstance(first, Columns):
         return torch.cat([*parts])
-    several: Any = parts
-    return Columns(first.names, [torch.cat(each) for each in zip(*(part.tensors for part in several), strict=True)])  # pyright: ignore[reportReturnType]
+    pieces: Any = parts
+    return Columns(first.names, [torch.cat(each) for each in zip(*(part.tensors for part in pieces), strict=True)])  # pyright: ignore[reportReturnType]
 
 
 def arguments(x: Rows) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:

@@ -93,8 +93,9 @@ def flatten(tree: View, start: int = 0) -> Tensor:
     return torch.cat([leaf.flatten(start) if leaf.dim() > start else leaf.unsqueeze(-1) for leaf in tree.values()], -1)
 
 
-def unflatten(vector: Tensor, like: View) -> Tree:
-    """The inverse of `flatten`: leading dimensions of `vector` are kept, leaves have the shapes of `like`."""
-    parts = torch.split(vector, [leaf.numel() for leaf in like.values()], -1)
+def unflatten(vector: Tensor, template: View) -> Tree:
+    """The inverse of `flatten`: leading dimensions of `vector` are kept, leaves have the shapes of `template`."""
+    parts = torch.split(vector, [leaf.numel() for leaf in template.values()], -1)
     lead = vector.shape[:-1]
-    return {name: part.reshape((*lead, *leaf.shape)) for (name, leaf), part in zip(like.items(), parts, strict=True)}
+    pairs = zip(template.items(), parts, strict=True)
+    return {name: part.reshape((*lead, *leaf.shape)) for (name, leaf), part in pairs}

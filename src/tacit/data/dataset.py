@@ -227,39 +227,39 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
 
 
-def inputs(value: Any, whose: str, dtype: torch.dtype = torch.float32, images: bool | None = None) -> Rows:
+def inputs(value: Any, owner: str, dtype: torch.dtype = torch.float32, images: bool | None = None) -> Rows:
     """One tensor of features, or several: of a dict of arrays, or of a tuple of them."""
     if isinstance(value, Columns):
-        return _rows(value.each(lambda part: features(part, whose, dtype, images)))
+        return _rows(value.each(lambda part: features(part, owner, dtype, images)))
     if isinstance(value, tuple) and value and all(hasattr(part, "shape") for part in value):
-        return _rows(Columns.of([features(part, whose, dtype, images) for part in value]))
+        return _rows(Columns.of([features(part, owner, dtype, images) for part in value]))
     if isinstance(value, Mapping):
-        return _rows(Columns.of({str(name): features(part, whose, dtype, images) for name, part in value.items()}))
-    return features(value, whose, dtype, images)
+        return _rows(Columns.of({str(name): features(part, owner, dtype, images) for name, part in value.items()}))
+    return features(value, owner, dtype, images)
 
 
-def _rows(several: Columns) -> Rows:
-    return several  # pyright: ignore[reportReturnType]
+def _rows(columns_of_inputs: Columns) -> Rows:
+    return columns_of_inputs  # pyright: ignore[reportReturnType]
 
 
-def features(value: Any, whose: str, dtype: torch.dtype = torch.float32, images: bool | None = None) -> Tensor:
+def features(value: Any, owner: str, dtype: torch.dtype = torch.float32, images: bool | None = None) -> Tensor:
     """Floats as `dtype`, integers as int64, truth values as they are. Bytes of `images` stay bytes; others are numbers.
 
     Raises `TacitError` for bytes above 1 of which nobody said whether they are an image's.
     """
     if not isinstance(value, Tensor):
-        array = numbers_in(value, whose)
+        array = numbers_in(value, owner)
         value = torch.from_numpy(
             np.require(array, array.dtype if array.dtype in PLAIN else _WIDER[array.dtype.kind], "W")
         )
     if value.is_complex() or value.dim() == 0:
         raise TacitError(
-            f"{whose} has {value.dtype} features of shape {tuple(value.shape)}: give real numbers, a row each"
+            f"{owner} has {value.dtype} features of shape {tuple(value.shape)}: give real numbers, a row each"
         )
     value = value.detach().cpu()
     if value.dtype == torch.uint8 and images is None and value.numel() and int(value.max()) > 1:
         raise TacitError(
-            f"{whose} has bytes (uint8) up to {int(value.max())}: say images=True if they are pixels, which are scaled "
+            f"{owner} has bytes (uint8) up to {int(value.max())}: say images=True if they are pixels, which are scaled "
             "to [0, 1], or images=False if they are numbers or tokens"
         )
     if value.dtype == torch.uint8 and images:
@@ -269,24 +269,24 @@ def features(value: Any, whose: str, dtype: torch.dtype = torch.float32, images:
     return value if value.dtype == torch.bool else value.to(torch.int64)
 
 
-def labels(value: Any, whose: str, dtype: torch.dtype = torch.float32) -> Tensor:
+def labels(value: Any, owner: str, dtype: torch.dtype = torch.float32) -> Tensor:
     """Targets: classes (int64), real numbers (`dtype`), or yes/no for each of several labels (bool)."""
-    array = value.detach().cpu().numpy() if isinstance(value, Tensor) else numbers_in(value, whose, "labels")
+    array = value.detach().cpu().numpy() if isinstance(value, Tensor) else numbers_in(value, owner, "labels")
     if array.ndim == 0 or (array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f"):
-        raise TacitError(f"{whose} has labels of shape {array.shape}: give one class number a row")
+        raise TacitError(f"{owner} has labels of shape {array.shape}: give one class number a row")
     if array.dtype.kind == "f" and array.size:
         return torch.from_numpy(array.astype(np.float64)).to(dtype)
     return torch.from_numpy(array.astype(bool if array.dtype.kind == "b" and array.ndim > 1 else np.int64))
 
 
-def numbers_in(value: Any, whose: str, what: str = "features") -> np.ndarray:
+def numbers_in(value: Any, owner: str, what: str = "features") -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise TacitError(f"{whose} has {what} of unequal lengths: give every row the same shape") from error
+        raise TacitError(f"{owner} has {what} of unequal lengths: give every row the same shape") from error
     columns: Any = getattr(value, "dtypes", array.dtype)  # of a table, one each
     if any(each.kind not in "iufb" for each in np.atleast_1d(columns)):
-        raise TacitError(f"{whose} has {what} of type {array.dtype}: convert them to numbers first")
+        raise TacitError(f"{owner} has {what} of type {array.dtype}: convert them to numbers first")
     if array.dtype.kind == "O":  # a table of numbers and of truth values, as of `pandas.get_dummies`
         return array.astype(np.float64)
     return array

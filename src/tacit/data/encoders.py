@@ -73,17 +73,17 @@ def encode_file(source: Path, target: Path, encoder: Encoder, statistics: bool =
     With `statistics`, only mean and standard deviation of each feature: for `data.normalise`, of a public set.
     """
     file = _read(source)
-    found = {PARTS[name]: encode(_images(file[name]), encoder).numpy() for name in PARTS if name in file}
-    if not found:
+    encoded = {PARTS[name]: encode(_images(file[name]), encoder).numpy() for name in PARTS if name in file}
+    if not encoded:
         raise TacitError(f"{source} has no images: it needs x, or x_train and x_test")
     beside = {new: file[old] for old, new in BESIDE.items() if old in file}
     if statistics:
-        found, beside = {"mean": found["x"].mean(0), "std": np.maximum(found["x"].std(0), 1e-6)}, {}
+        encoded, beside = {"mean": encoded["x"].mean(0), "std": np.maximum(encoded["x"].std(0), 1e-6)}, {}
     try:
-        np.savez(target, allow_pickle=False, **found, **beside)
+        np.savez(target, allow_pickle=False, **encoded, **beside)
     except OSError as error:
         raise StorageError(f"cannot write {target}: {error.strerror or error}") from error
-    return {name: array.shape for name, array in {**found, **beside}.items()}
+    return {name: array.shape for name, array in {**encoded, **beside}.items()}
 
 
 def _read(source: Path) -> Mapping[str, np.ndarray]:

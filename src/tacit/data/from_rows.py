@@ -78,25 +78,25 @@ def from_clients(
     proportion(test_fraction, "test_fraction", one=False)
     clients, named = _numbered(clients, classes)
     read = take, _ = partial(inputs, dtype=dtype, images=images), partial(labels, dtype=dtype)
-    own = [_own(data, at, str(who), test_fraction, seed, read) for at, (who, data) in enumerate(clients.items())]
-    if not own:
+    divided = [_own(data, at, str(who), test_fraction, seed, read) for at, (who, data) in enumerate(clients.items())]
+    if not divided:
         raise TacitError("the federation has no clients: give at least one")
-    parts = [_promoted(column) for column in zip(*own, strict=True)]
+    parts = [_promoted(column) for column in zip(*divided, strict=True)]
     for column in parts[:2]:
         _alike(column, [str(who) for who in clients])
     x, y, test_x, test_y = map(columns.concatenate, parts)
-    whose = "the common test set"
+    owner = "the common test set"
     if common is not None and named:
         common = common[0], Encoding(classes=named).class_numbers(common[1])
-    shared = None if common is None else (take(common[0], whose), labels(common[1], whose, dtype))
+    shared = None if common is None else (take(common[0], owner), labels(common[1], owner, dtype))
     return FederatedDataset(
         name=name,
         x=x,
         y=y,
-        offsets=offsets_of([len(part[0]) for part in own]),
+        offsets=offsets_of([len(part[0]) for part in divided]),
         test_x=test_x,
         test_y=test_y,
-        test_offsets=offsets_of([len(part[2]) for part in own]),
+        test_offsets=offsets_of([len(part[2]) for part in divided]),
         common_x=shared and shared[0],
         common_y=shared and shared[1],
         ids=tuple(str(who) for who in clients),
@@ -132,9 +132,9 @@ def _classes(*groups: Tensor) -> int:
         return prod(groups[0].shape[1:])
     if groups[0].dim() > 1:
         return count_classes(*groups)  # tokens that occur nowhere are common
-    found, count = torch.cat(groups).unique(), count_classes(*groups)
-    if len(found) and (found.min() > 0 or 2 * len(found) < count):
-        known = ", ".join(map(str, found[:3].tolist())) + ", ..." * (len(found) > 3)
+    labels_there, count = torch.cat(groups).unique(), count_classes(*groups)
+    if len(labels_there) and (labels_there.min() > 0 or 2 * len(labels_there) < count):
+        known = ", ".join(map(str, labels_there[:3].tolist())) + ", ..." * (len(labels_there) > 3)
         raise TacitError(
             f"labels are {known} up to {count - 1}, so there would be {count} classes: number them from 0 without "
             f"gaps, or give classes={count}"
@@ -145,24 +145,24 @@ def _classes(*groups: Tensor) -> int:
 def _own(
     data: Sequence[Any], at: int, who: str, fraction: float, seed: int, read: Readers
 ) -> tuple[Rows, Tensor, Rows, Tensor]:
-    whose = f"client '{who}'"
+    owner = f"client '{who}'"
     if len(data) not in (2, 4):
-        raise TacitError(f"{whose} has {len(data)} arrays: give (x, y) or (x, y, x_test, y_test)")
-    x, y = _pair(data[0], data[1], whose, read)
+        raise TacitError(f"{owner} has {len(data)} arrays: give (x, y) or (x, y, x_test, y_test)")
+    x, y = _pair(data[0], data[1], owner, read)
     if len(data) == 4:
-        return x, y, *_pair(data[2], data[3], whose, read, like=(x, y))
+        return x, y, *_pair(data[2], data[3], owner, read, template=(x, y))
     train, test = hold_out(len(x), fraction, seed, at) if len(x) else (np.arange(0),) * 2
     return x[train], y[train], x[test], y[test]
 
 
-def _pair(x: Any, y: Any, whose: str, read: Readers, like: Pair | None = None) -> Pair:
-    rows, targets = read[0](x, whose), read[1](y, whose)
+def _pair(x: Any, y: Any, owner: str, read: Readers, template: Pair | None = None) -> Pair:
+    rows, targets = read[0](x, owner), read[1](y, owner)
     if len(rows) != len(targets):
-        raise TacitError(f"{whose} has {len(rows)} rows and {len(targets)} labels: give one label a row")
-    if like is not None and len(rows) == 0:
-        rows, targets = like[0][:0], like[1][:0]
-    if like is not None:
-        _alike([like[0], rows], [whose, f"{whose} (test)"])
+        raise TacitError(f"{owner} has {len(rows)} rows and {len(targets)} labels: give one label a row")
+    if template is not None and len(rows) == 0:
+        rows, targets = template[0][:0], template[1][:0]
+    if template is not None:
+        _alike([template[0], rows], [owner, f"{owner} (test)"])
     return rows, targets
 
 
@@ -358,5 +358,5 @@ def from_pandas(
     )
     assert table.ids is not None
     rows = {who: (table.x[rows], table.y[rows]) for who, rows in grouped(table.ids)}
-    several = {"classes": len(table.encoding.classes)} if table.encoding.classes else {}
-    return replace(from_clients(rows, **{"name": name, **several, **options}), encoding=table.encoding)
+    count = {"classes": len(table.encoding.classes)} if table.encoding.classes else {}
+    return replace(from_clients(rows, **{"name": name, **count, **options}), encoding=table.encoding)

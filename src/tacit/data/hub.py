@@ -114,12 +114,12 @@ def _usual_columns(rows: Any, taken: set[str | None], path: str) -> list[str]:
 
     kinds = {name: kind for name, kind in rows.features.items() if name not in taken}
     images = [name for name, kind in kinds.items() if isinstance(kind, datasets.Image)]
-    found = images[:1] or [name for name, kind in kinds.items() if _is_number(kind)]
-    if not found:
+    usual = images[:1] or [name for name, kind in kinds.items() if _is_number(kind)]
+    if not usual:
         raise TacitError(
             f"{path} has no image and no numeric column besides {sorted(filter(None, taken))}: name `columns`"
         )
-    return found
+    return usual
 
 
 def _is_number(kind: Any) -> bool:

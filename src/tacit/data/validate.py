@@ -150,5 +150,5 @@ def _is_target(y: Tensor, classes: int) -> bool:
     """Classes of rows or of positions; or real numbers or truth values, as many a row as `classes` says."""
     if y.dtype == torch.int64:
         return y.dim() > 0
-    several = y.shape[1:].numel() == classes
-    return several and (y.is_floating_point() or (y.dtype == torch.bool and y.dim() > 1))
+    one_each = y.shape[1:].numel() == classes
+    return one_each and (y.is_floating_point() or (y.dtype == torch.bool and y.dim() > 1))

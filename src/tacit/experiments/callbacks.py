@@ -419,8 +419,8 @@ class Bar:
         began = time.perf_counter()
         if self._asking > _SHARE * (began - self._began) and report.round < report.rounds:
             return
-        found = [f"{level} eps {number(next(iter(by.values())))}" for level, by in self._spent(report.plan).items()]
-        self._privacy = f"{', '.join(found)} after round {report.round}" if found else ""
+        parts = [f"{level} eps {number(next(iter(by.values())))}" for level, by in self._spent(report.plan).items()]
+        self._privacy = f"{', '.join(parts)} after round {report.round}" if parts else ""
         self._asking += time.perf_counter() - began
 
     def _status(self, report: Report) -> str:

@@ -220,8 +220,8 @@ def section_keys(section: str, name: str, content: Mapping[str, Any] = {}) -> Ke
 def method_keys(name: str, content: Mapping[str, Any]) -> Keys:
     """Those of the method, and those of `KeepLocal`, which may stand around any."""
     around = keys_of(methods.KeepLocal)
-    several = around["names"]
-    around = {"keep": Annotated[several, Field(min_length=1)], "first": around["first"], "pace": around["pace"]}
+    names = around["names"]
+    around = {"keep": Annotated[names, Field(min_length=1)], "first": around["first"], "pace": around["pace"]}
     if name != "keep-local":
         return {**keys_of(methods.REGISTRY.find(name), content), **around}
     base, inner = content.get("base", "fedavg"), {key: value for key, value in content.items() if key != "base"}

@@ -41,15 +41,15 @@ def demo(out: Path, console: Console) -> bool:
         if results[-1].interrupted:
             console.print("Interrupted: run `tacit demo` again.")
             return True
-    found, baseline = (result.findings for result in results)
-    several = [replace(found, title="Ditto"), replace(baseline, title="local only")]
-    console.print(comparison(several))
+    private, baseline = (result.findings for result in results)
+    runs = [replace(private, title="Ditto"), replace(baseline, title="local only")]
+    console.print(comparison(runs))
     console.print("What each group is guaranteed:")
-    for line in found.guarantees():
+    for line in private.guarantees():
         console.print(f"  {line}")
-    gain = (found.value("all", "personal_mean") or 0) - (baseline.value("all", "personal_mean") or 0)
+    gain = (private.value("all", "personal_mean") or 0) - (baseline.value("all", "personal_mean") or 0)
     console.print(f"\nPersonal models are {100 * gain:+.1f} points beside training alone (mean over clients).")
     folder = results[0].folder or out
-    console.print(f"Page:   {write_html(several, folder / 'demo.html')}")
+    console.print(f"Page:   {write_html(runs, folder / 'demo.html')}")
     console.print(f"Ledger: tacit ledger {folder}")
     return False

@@ -118,8 +118,8 @@ def said_as(hint: Any) -> Any:
         said = said_as(inner[0])
         return None if said is None else Annotated[said, *hint.__metadata__]
     if origin in (Union, UnionType):
-        several = [said for each in inner if (said := said_as(each)) is not None]
-        return Union[*several] if several not in ([], [NoneType]) else None
+        words = [said for each in inner if (said := said_as(each)) is not None]
+        return Union[*words] if words not in ([], [NoneType]) else None
     if origin in (tuple, list, Sequence) and inner:
         said = said_as(inner[0])
         return None if said is None else list[said]

@@ -127,8 +127,8 @@ class Result:
         Classes, by their names where they have some (at each position of a sequence); yes or no for each label; or the
         numbers of a regression.
         """
-        found = predicted(self.outputs(x, client), self.run.engine.task.kind).numpy()
-        return self.parts.federation.encoding.named(found)
+        predictions = predicted(self.outputs(x, client), self.run.engine.task.kind).numpy()
+        return self.parts.federation.encoding.named(predictions)
 
     def outputs(self, x: Any, client: str | None = None) -> Tensor:
         """Outputs for the rows of `x`: of a client's personal model, or of the shared one."""

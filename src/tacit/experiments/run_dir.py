@@ -127,11 +127,11 @@ def next_free(parent: Path, name: str) -> Path:
 
 def latest(parent: Path, name: str, content: Mapping[str, Any]) -> Path:
     """The last folder of that name with this configuration; without one, the last of that name."""
-    found = [path for path in _taken(parent, name) if Folder(path).config.is_file()]
-    if not found:
+    runs = [path for path in _taken(parent, name) if Folder(path).config.is_file()]
+    if not runs:
         raise TacitError(f"there is no run {parent / name} to resume: start it without --resume")
-    same = [path for path in found if first_difference(Folder(path).content(), content) is None]
-    return (same or found)[-1]
+    same = [path for path in runs if first_difference(Folder(path).content(), content) is None]
+    return (same or runs)[-1]
 
 
 def _numbered(parent: Path, name: str) -> Iterator[Path]:

@@ -377,13 +377,13 @@ def _display(trials: Sequence[Trial], progress: bool) -> Iterator[Callable[[], N
 def _status(trials: Iterable[Trial]) -> "Table":
     from rich.table import Table
 
-    several = list(trials)
-    states = {trial.folder: trial.state for trial in several}
+    listed = list(trials)
+    states = {trial.folder: trial.state for trial in listed}
     done = sum(state == "done" for state in states.values())
-    table = Table(title=f"{done} of {len(several)} runs done", title_justify="left", box=None)
+    table = Table(title=f"{done} of {len(listed)} runs done", title_justify="left", box=None)
     table.add_column("running")
     table.add_column("rounds", justify="right")
-    for trial in several:
+    for trial in listed:
         if states[trial.folder] == "begun":
             table.add_row(trial.folder.name, f"{_evaluated(trial)} of {trial.config.rounds}")
     return table

@@ -62,18 +62,18 @@ class ModelConfig:
     @classmethod
     def of(cls, engine: ClientProgram, model: nn.Module, clients: Sequence[str] | None = None) -> "ModelConfig":
         data = engine.federation
-        several = data.x if isinstance(data.x, Columns) else None
+        inputs = data.x if isinstance(data.x, Columns) else None
         return cls(
             format=FORMAT,
             version=version("tacit-fl"),
             network=type(model).__name__,
             method=type(engine.method).__name__,
-            input_shape=data.input_shape if several is None else (),
-            input_dtype="" if several is not None else str(data.x.dtype).removeprefix("torch."),
+            input_shape=data.input_shape if inputs is None else (),
+            input_dtype="" if inputs is not None else str(data.x.dtype).removeprefix("torch."),
             classes=data.classes,
             clients=tuple(data.ids if clients is None else clients),
-            inputs=() if several is None else tuple(several.described),
-            named=several is not None and several.names is not None,
+            inputs=() if inputs is None else tuple(inputs.described),
+            named=inputs is not None and inputs.names is not None,
             kind=engine.task.kind,
             encoding=data.encoding,
         )
@@ -333,10 +333,10 @@ def prediction_table(outputs: Tensor, config: ModelConfig) -> Any:
 
     if config.kind == "classes":
         return class_table(outputs, config.encoding.classes)
-    found = predicted(outputs, config.kind).numpy()
-    if found.ndim == 1:
-        return pd.DataFrame({"prediction": found})
-    flat = found.reshape(len(found), -1)
+    predictions = predicted(outputs, config.kind).numpy()
+    if predictions.ndim == 1:
+        return pd.DataFrame({"prediction": predictions})
+    flat = predictions.reshape(len(predictions), -1)
     return pd.DataFrame({f"prediction {at}": flat[:, at] for at in range(flat.shape[1])})
 
 

@@ -63,8 +63,8 @@ class AdaPeD(Method):
         check(f"psi minus its floor of {self.floor}", self.psi - self.floor)
 
     def init(self, params: Tree) -> Server:
-        like = next(iter(params.values()))
-        return Server(Shared(params, {"psi": torch.full((), self.psi, dtype=like.dtype)}))
+        leaf = next(iter(params.values()))
+        return Server(Shared(params, {"psi": torch.full((), self.psi, dtype=leaf.dtype)}))
 
     def join(self, view: Shared, start: Tree) -> Tree:
         return start
@@ -110,8 +110,8 @@ def personal_losses(task: Task, shared: Tree) -> Losses:
     mu, psi = tree.strip("model", shared), shared[PSI].nan_to_num(nan=torch.inf)
 
     def losses(theta: View, x: Tensor, y: Tensor) -> Tensor:
-        own, divergence = taught(task, mu, theta, x, y)
-        return own + divergence / (2 * psi)
+        loss, divergence = taught(task, mu, theta, x, y)
+        return loss + divergence / (2 * psi)
 
     return losses
 

@@ -49,17 +49,17 @@ class FedEM(Method):
         return Server(view, self.optimizer.start(tree.join(view)))
 
     def join(self, view: Shared, start: Tree) -> Tree:
-        like = next(iter(start.values()))
-        return {PI: torch.full((self.components,), 1 / self.components, dtype=like.dtype)}
+        leaf = next(iter(start.values()))
+        return {PI: torch.full((self.components,), 1 / self.components, dtype=leaf.dtype)}
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
         log_pi = state[PI].clamp(min=torch.finfo(state[PI].dtype).tiny).log()
         seen = [torch.zeros_like(log_pi)]
 
         def gradient(params: Tree, step: int, losses: Losses | None = None) -> Tree:
-            found = site.private_grad(params | {PI: log_pi}, step, self._losses(site.task))
-            seen.append(torch.where(site.live[step], -found[PI], 0.0))  # the mean of q over the batch
-            return tree.drop(found, [PI])
+            gradients = site.private_grad(params | {PI: log_pi}, step, self._losses(site.task))
+            seen.append(torch.where(site.live[step], -gradients[PI], 0.0))  # the mean of q over the batch
+            return tree.drop(gradients, [PI])
 
         start = tree.join(view)
         trained = self.local.run(start, site, gradient, guarded=True)
@@ -84,10 +84,10 @@ class FedEM(Method):
         return (state[PI].log().view(-1, *[1] * (log_p.dim() - 1)) + log_p).logsumexp(0)
 
 
-def start_apart(params: Tree, several: int) -> Shared:
+def start_apart(params: Tree, components: int) -> Shared:
     """The first component is the given model, each further one the same with the entries of every leaf shuffled."""
     others = {}
-    for m in range(1, several):
+    for m in range(1, components):
         draw = torch.Generator().manual_seed(m)
         others |= tree.prefix(str(m), tree.each(lambda leaf, draw=draw: _shuffled(leaf, draw), params))
     return Shared(params, others)

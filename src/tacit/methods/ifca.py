@@ -55,12 +55,12 @@ class IFCA(Method):
         return Server(view, self.optimizer.start(tree.join(view)))
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
-        own, start = self._choose(view, site, site.private_grad, steps=1), tree.join(view)
+        cluster, start = self._choose(view, site, site.private_grad, steps=1), tree.join(view)
 
         def gradient(params: Tree, step: int, losses: Losses | None = None) -> Tree:
             """Of the client's own cluster, and zero for the others."""
-            g = site.private_grad(_pick(tree.split(params), own), step)
-            return {name: torch.where(mine > 0, g[leaf], 0.0) for name, leaf, mine in _places(view, own)}
+            g = site.private_grad(_pick(tree.split(params), cluster), step)
+            return {name: torch.where(mine > 0, g[leaf], 0.0) for name, leaf, mine in _places(view, cluster)}
 
         trained = self.local.run(start, site, gradient, guarded=True)
         return Reply(tree.split(tree.sub(trained, start)), state)
@@ -88,16 +88,16 @@ class IFCA(Method):
         return task.apply(_pick(view, state[CLUSTER]), x)
 
 
-def _pick(view: Shared, own: Tensor) -> Tree:
-    """The model of the cluster that is 1 in `own`."""
+def _pick(view: Shared, cluster: Tensor) -> Tree:
+    """The model of the cluster that is 1 in `cluster`."""
     model, *others = components(view)
-    for other, mine in zip(others, own[1:], strict=True):
+    for other, mine in zip(others, cluster[1:], strict=True):
         model = tree.where(mine > 0, other, model)
     return model
 
 
-def _places(view: Shared, own: Tensor) -> list[tuple[str, str, Tensor]]:
+def _places(view: Shared, cluster: Tensor) -> list[tuple[str, str, Tensor]]:
     """(name in the whole broadcast, name in one model, whether it is the client's own cluster's)."""
     models = enumerate(components(view))
-    prefixes = ["model", *(f"extra/{j}" for j in range(1, len(own)))]
-    return [(f"{prefixes[j]}/{leaf}", leaf, own[j]) for j, model in models for leaf in model]
+    prefixes = ["model", *(f"extra/{j}" for j in range(1, len(cluster)))]
+    return [(f"{prefixes[j]}/{leaf}", leaf, cluster[j]) for j, model in models for leaf in model]

@@ -65,16 +65,17 @@ class KeepLocal(Method):
         return self.base.init(shared)
 
     def join(self, view: Shared, start: Tree) -> Tree:
-        own = self.base.init(self._kept(start))
-        return self._pack(own, self.base.join(_merge(view, own), start))
+        kept = self.base.init(self._kept(start))
+        return self._pack(kept, self.base.join(_merge(view, kept), start))
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
-        own, inner = _unpack(state)
-        reply = self.base.client(_merge(view, own), inner, self._in_turns(self._paced(site)))
-        mine = Shared(tree.pick(reply.upload.model, own.view.model), tree.pick(reply.upload.extra, own.view.extra))
-        moved = self.base.server(own, mine, rate=1.0)
+        holding, inner = _unpack(state)
+        reply = self.base.client(_merge(view, holding), inner, self._in_turns(self._paced(site)))
+        upload, model = reply.upload, holding.view
+        mine = Shared(tree.pick(upload.model, model.model), tree.pick(upload.extra, model.extra))
+        moved = self.base.server(holding, mine, rate=1.0)
         upload = Shared(*(tree.drop(part, self._kept(part)) for part in reply.upload))
-        kept = tree.where(site.live.any(), self._pack(moved, {}), self._pack(own, {}))
+        kept = tree.where(site.live.any(), self._pack(moved, {}), self._pack(holding, {}))
         return Reply(upload, kept | tree.prefix("base", reply.state))
 
     def _paced(self, site: Site) -> Site:
@@ -93,8 +94,8 @@ class KeepLocal(Method):
         turn = (self.first * site.live.sum()).floor()
 
         def advance(step: int, new: Tree, old: Tree) -> Tree:
-            moved, own, early = site.advance(step, new, old), self._kept(new), step < turn
-            return {n: torch.where(early if n in own else ~early, moved[n], old[n]) for n in moved}
+            moved, kept, early = site.advance(step, new, old), self._kept(new), step < turn
+            return {n: torch.where(early if n in kept else ~early, moved[n], old[n]) for n in moved}
 
         return site._replace(advance=advance)
 
@@ -106,26 +107,26 @@ class KeepLocal(Method):
         return self.base.adapt_epochs
 
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
-        own, inner = _unpack(state)
-        return self._pack(own, self.base.adapt(_merge(view, own), inner, site))
+        kept, inner = _unpack(state)
+        return self._pack(kept, self.base.adapt(_merge(view, kept), inner, site))
 
     def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
-        own, inner = _unpack(state)
-        return self.base.predict(task, _merge(view, own), inner, x)
+        kept, inner = _unpack(state)
+        return self.base.predict(task, _merge(view, kept), inner, x)
 
     def _kept(self, leaves: Tree) -> Tree:
         return tree.pick(leaves, [leaf for leaf in leaves if any(name in leaf for name in self.names)])
 
-    def _pack(self, own: Server, inner: Tree) -> Tree:
-        kept = tree.prefix("kept", tree.join(own.view)) | tree.prefix("memory", own.memory)
+    def _pack(self, holding: Server, inner: Tree) -> Tree:
+        kept = tree.prefix("kept", tree.join(holding.view)) | tree.prefix("memory", holding.memory)
         return kept | tree.prefix("base", inner)
 
 
 def _unpack(state: Tree) -> tuple[Server, Tree]:
-    own = Server(tree.split(tree.strip("kept", state)), tree.strip("memory", state))
-    return own, tree.strip("base", state)
+    kept = Server(tree.split(tree.strip("kept", state)), tree.strip("memory", state))
+    return kept, tree.strip("base", state)
 
 
-def _merge(view: Shared, own: Server) -> Shared:
+def _merge(view: Shared, kept: Server) -> Shared:
     """The whole model, as the base knows it; what the server sent wins."""
-    return Shared(own.view.model | view.model, own.view.extra | view.extra)
+    return Shared(kept.view.model | view.model, kept.view.extra | view.extra)

@@ -88,14 +88,14 @@ class MutualLearning(Method):
         return start
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
-        own, meme = state, view.model
+        personal, meme = state, view.model
         for step in range(site.steps):
-            of_own = site.grad(own, step, _taught_by(meme, self.alpha, site.task))
-            of_meme = site.private_grad(meme, step, _taught_by(own, self.beta, site.task))
+            of_own = site.grad(personal, step, _taught_by(meme, self.alpha, site.task))
+            of_meme = site.private_grad(meme, step, _taught_by(personal, self.beta, site.task))
             moved = site.guard(view.model, meme, self.local.step(meme, of_meme, site.round))
-            own = site.advance(step, self.personal.step(own, of_own, site.round), own)
+            personal = site.advance(step, self.personal.step(personal, of_own, site.round), personal)
             meme = site.advance(step, moved, meme)
-        return Reply(Shared(tree.sub(meme, view.model)), own)
+        return Reply(Shared(tree.sub(meme, view.model)), personal)
 
     def server(self, server: Server, mean: Shared, rate: float) -> Server:
         return Server(Shared(tree.add(server.view.model, mean.model)))
@@ -106,7 +106,7 @@ class MutualLearning(Method):
 
 def _taught_by(other: Tree, weight: float, task: Task) -> Losses:
     def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
-        own, divergence = taught(task, other, params, x, y)
-        return (1 - weight) * own + weight * divergence
+        loss, divergence = taught(task, other, params, x, y)
+        return (1 - weight) * loss + weight * divergence
 
     return losses

@@ -178,8 +178,8 @@ class Mixture(Prior):
         for at in range(self.components):
             apart = tree.each(lambda leaf: self.jitter * _normal(leaf, draw), params)
             centres |= tree.prefix(str(at), tree.add(params, apart))
-        like = next(iter(params.values()))
-        return Shared(params, centres | {"share": torch.full((self.components,), 1 / self.components).to(like.dtype)})
+        sample = next(iter(params.values()))
+        return Shared(params, centres | {"share": torch.full((self.components,), 1 / self.components).to(sample.dtype)})
 
     def pull(self, theta: Tree, gamma: Shared) -> Tree:
         pulls = tree.zeros(theta)

@@ -53,10 +53,10 @@ class PPSgd(Method):
         for step in range(site.steps):
             both = tree.add(w, theta)
             shared = site.private_grad(both, step)
-            own = shared if self.noisy else site.grad(both, step)
+            gradient = shared if self.noisy else site.grad(both, step)
             moved = site.guard(view.model, w, tree.axpy(-self.lr, shared, w))
             w = site.advance(step, moved, w)
-            theta = site.advance(step, tree.axpy(-self.personal_lr, own, theta), theta)
+            theta = site.advance(step, tree.axpy(-self.personal_lr, gradient, theta), theta)
         return Reply(Shared(tree.sub(w, view.model)), theta)
 
     def server(self, server: Server, mean: Shared, rate: float) -> Server:

@@ -51,24 +51,24 @@ class QuPeD(Method):
         return start
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
-        own, w = state, view.model
+        personal, w = state, view.model
         for step in range(site.steps):
-            new = self.personal.step(own, site.grad(own, step, self._personal(w, site.task)), site.round)
+            new = self.personal.step(personal, site.grad(personal, step, self._personal(w, site.task)), site.round)
             gradient = site.private_grad(w, step, self._shared(new, site.task))
             moved = site.guard(view.model, w, self.local.step(w, gradient, site.round))
-            own, w = site.advance(step, new, own), site.advance(step, moved, w)
-        return Reply(Shared(tree.sub(w, view.model)), own)
+            personal, w = site.advance(step, new, personal), site.advance(step, moved, w)
+        return Reply(Shared(tree.sub(w, view.model)), personal)
 
     def _personal(self, w: Tree, task: Task) -> Losses:
         def losses(x: View, rows: Tensor, y: Tensor) -> Tensor:
-            own, divergence = taught(task, w, x, rows, y)
-            return (1 - self.distil) * own + self.distil * divergence
+            loss, divergence = taught(task, w, x, rows, y)
+            return (1 - self.distil) * loss + self.distil * divergence
 
         return losses
 
-    def _shared(self, own: Tree, task: Task) -> Losses:
+    def _shared(self, personal: Tree, task: Task) -> Losses:
         def losses(w: View, rows: Tensor, y: Tensor) -> Tensor:
-            return self.distil * lesson(self.distillation, task, w, own, rows)
+            return self.distil * lesson(self.distillation, task, w, personal, rows)
 
         return losses
 

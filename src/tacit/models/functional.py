@@ -99,9 +99,9 @@ class ModuleTask:
         """Outputs for a batch. `params` may hold the leaves of `statistics`; they are then used, for every layer."""
         if not any(_leaf(name, MEAN) in params for name in self.norms):
             return self._call(params, x)
-        own = {_leaf(name, kind): params[_leaf(name, kind)] for name in self.norms for kind in (MEAN, VARIANCE)}
-        weights = {name: leaf for name, leaf in params.items() if name not in own}
-        with using(self.module, lambda name, _: (own[_leaf(name, MEAN)], own[_leaf(name, VARIANCE)])):
+        statistics = {_leaf(name, kind): params[_leaf(name, kind)] for name in self.norms for kind in (MEAN, VARIANCE)}
+        weights = {name: leaf for name, leaf in params.items() if name not in statistics}
+        with using(self.module, lambda name, _: (statistics[_leaf(name, MEAN)], statistics[_leaf(name, VARIANCE)])):
             return self._call(weights, x)
 
     def _call(self, params: Params, x: Tensor) -> Tensor:
@@ -127,16 +127,16 @@ class ModuleTask:
 
         A layer normalises by the real rows on the way, so that padding changes nothing.
         """
-        found: Tree = {}
+        measured: Tree = {}
 
         def measure(name: str, inputs: Tensor) -> Moments:
-            found[_leaf(name, MEAN)], found[_leaf(name, VARIANCE)] = pair = moments(inputs, mask)
+            measured[_leaf(name, MEAN)], measured[_leaf(name, VARIANCE)] = pair = moments(inputs, mask)
             return pair
 
         if self.norms:
             with using(self.module, measure):
                 self._call(params, x)
-        return found
+        return measured
 
     def with_statistics(self, stats: Params) -> Task:
         """The same task, with these statistics in every `apply`."""
@@ -411,9 +411,9 @@ def _vectorised(task: ModuleTask, x: Tensor, y: Tensor) -> None:
             slopes = grad(lambda leaves: task.losses(leaves, x, y).sum())(dict(params))
         return torch.cat([leaf.flatten() for leaf in slopes.values()])
 
-    several = each(lambda leaf: torch.stack([leaf, leaf]), x)
+    batch = each(lambda leaf: torch.stack([leaf, leaf]), x)
     _run(
-        lambda: vmap(gradient)(clients, several),
+        lambda: vmap(gradient)(clients, batch),
         task.module,
         x,
         "it runs for one client and not for several in one call",

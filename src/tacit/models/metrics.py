@@ -61,8 +61,8 @@ class Metric:
 
     def terms(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """What is summed over rows: each [rows] or [rows, k]."""
-        found = self.function(outputs, y)
-        return found if isinstance(found, tuple) else (found, torch.ones_like(found))
+        value = self.function(outputs, y)
+        return value if isinstance(value, tuple) else (value, torch.ones_like(value))
 
     def __call__(self, outputs: Tensor, y: Tensor, real: Tensor | None = None) -> Tensor:
         """Of these rows; of the real ones, where some are padding."""

@@ -22,17 +22,17 @@ Pair = tuple[int, int]
 
 def conv_relu(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair = (0, 0)) -> Tensor:
     """relu(conv2d(x, weight, bias)) with stride 1."""
-    given = (x, weight, bias)
-    if has_torch_function(given):
-        return handle_torch_function(conv_relu, given, *given, padding)
+    tensors = (x, weight, bias)
+    if has_torch_function(tensors):
+        return handle_torch_function(conv_relu, tensors, *tensors, padding)
     return conv2d(x, weight, bias, padding=padding).relu()
 
 
 def conv_max_pool2d_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """relu(max_pool2d(conv2d(x, weight, bias), 2))."""
-    given = (x, weight, bias)
-    if has_torch_function(given):
-        return handle_torch_function(conv_max_pool2d_relu, given, *given)
+    tensors = (x, weight, bias)
+    if has_torch_function(tensors):
+        return handle_torch_function(conv_max_pool2d_relu, tensors, *tensors)
     return max_pool2d(conv2d(x, weight, bias), 2).relu()
 
 

@@ -130,8 +130,8 @@ def _who(data: FederatedDataset, seed: int, sample: int | None) -> np.ndarray:
 def _some_rows(data: FederatedDataset, seed: int) -> tuple[Tensor, Tensor]:
     """Training rows for the batch statistics of the shared model, where it has any."""
     rows = rng.generator(seed, "statistics").integers(len(data.y), size=_OWN_ROWS)
-    own = as_input(data.x[from_array(rows).to(data.x.device)])
-    return own, torch.ones(_OWN_ROWS, dtype=torch.bool, device=own.device)
+    inputs = as_input(data.x[from_array(rows).to(data.x.device)])
+    return inputs, torch.ones(_OWN_ROWS, dtype=torch.bool, device=inputs.device)
 
 
 def _sums(
@@ -168,12 +168,12 @@ def _on_common(
         return None, None
     x, y = data.common_x, data.common_y
     losses = [
-        task.losses(params, as_input(rows), own)
-        for rows, own in zip(split_rows(x, _ROWS), split_rows(y, _ROWS), strict=True)
+        task.losses(params, as_input(rows), targets)
+        for rows, targets in zip(split_rows(x, _ROWS), split_rows(y, _ROWS), strict=True)
     ]
     sums = _sums(metrics, task, params, x, y, np.array([0, len(y)]))
-    found = [float(_finished(*each)[0]) for each in zip(metrics, sums, strict=True)]
-    return found, float(torch.cat(losses).mean())
+    scores = [float(_finished(*each)[0]) for each in zip(metrics, sums, strict=True)]
+    return scores, float(torch.cat(losses).mean())
 
 
 def _personal(
@@ -188,22 +188,22 @@ def _personal(
         inputs = engine.inputs_for(store.read(some, first), some, round, "adapt")
         return _measured(engine, task, view, inputs, round, some)
 
-    found = np.empty((len(clients), len(engine.task.metrics)))
+    scores = np.empty((len(clients), len(engine.task.metrics)))
     for where, values in zip(places, engine.workers.map(measure, places), strict=True):
-        found[where] = values
-    return found
+        scores[where] = values
+    return scores
 
 
 def _measured(
     engine: CohortProgram, task: ModuleTask, view: Shared, inputs: Inputs, round: int, clients: np.ndarray
 ) -> np.ndarray:
     data, full = engine.federation, inputs.full
-    own, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
+    training, test = _padded(data.offsets, clients, _OWN_ROWS), _padded(data.test_offsets, clients)
 
-    def everybody(view: Shared, inputs: Inputs, own: Padded, test: Padded) -> Tensor:
-        return vmap(partial(_own_metrics, engine.there, task, view, round, full))(inputs, own, test)
+    def everybody(view: Shared, inputs: Inputs, training: Padded, test: Padded) -> Tensor:
+        return vmap(partial(_own_metrics, engine.there, task, view, round, full))(inputs, training, test)
 
-    return engine.away(everybody, view, inputs, own, test).numpy().astype(np.float64)
+    return engine.away(everybody, view, inputs, training, test).numpy().astype(np.float64)
 
 
 def _own_metrics(
@@ -212,16 +212,16 @@ def _own_metrics(
     view: Shared,
     round: int,
     full: int,
-    given: Inputs,
-    own: Padded,
+    inputs: Inputs,
+    training: Padded,
     test: Padded,
 ) -> Tensor:
     """[metrics] of one client's personal model on its own test rows."""
     data = engine.federation
-    site, _ = engine.site(task, given, round, full)
-    state = engine.method.adapt(view, given.state, site)
+    site, _ = engine.site(task, inputs, round, full)
+    state = engine.method.adapt(view, inputs.state, site)
     # batch statistics come from the client's own training rows, never from test rows
-    measured = task.with_rows(as_input(data.x[own.rows]), own.real)
+    measured = task.with_rows(as_input(data.x[training.rows]), training.real)
     outputs = engine.method.predict(measured, view, state, as_input(data.test_x[test.rows]))
     return torch.stack([metric(outputs, data.test_y[test.rows], test.real) for metric in engine.task.metrics])
 
@@ -232,17 +232,17 @@ def alone(engine: ClientProgram, view: Shared, state: Tree, place: int, round: i
     if data.test_offsets[place] == data.test_offsets[place + 1]:
         return None
     inputs = engine.inputs_for(tree.each(lambda leaf: leaf.unsqueeze(0), state), who, round, "adapt")
-    given = Inputs(state, *(leaf[0] for leaf in inputs[1:]))
+    single = Inputs(state, *(leaf[0] for leaf in inputs[1:]))
     rows = (
         Padded(*(part[0] for part in each))
         for each in (_padded(data.offsets, who, _OWN_ROWS), _padded(data.test_offsets, who))
     )
-    own, test = rows
-    measured = engine.task.with_rows(as_input(data.x[own.rows]), own.real)
+    training, test = rows
+    measured = engine.task.with_rows(as_input(data.x[training.rows]), training.real)
     metric, ends = engine.task.metrics[:1], np.array([0, len(test.rows)])
     x, y = data.test_x[test.rows], data.test_y[test.rows]
     shared = _finished(metric[0], _sums(metric, measured, engine.start | view.model, x, y, ends)[0])[0]
-    personal = _own_metrics(engine, engine.task, view, round, inputs.full, given, own, test)
+    personal = _own_metrics(engine, engine.task, view, round, inputs.full, single, training, test)
     return float(shared), float(personal[0])
 
 

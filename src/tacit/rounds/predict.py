@@ -76,8 +76,8 @@ class MethodModule(nn.Module):
         self.method, self.task, self.view, self.state = method, task, view, state
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        several = named or inputs
-        x: Any = Columns.of(several) if len(several) > 1 or named else next(iter(inputs))
+        values = named or inputs
+        x: Any = Columns.of(values) if len(values) > 1 or named else next(iter(inputs))
         return self.method.predict(self.task, self.view, self.state, x)
 
 
@@ -117,8 +117,8 @@ def _kept(run: Run, client: str) -> tuple[Tree, int]:
 
 def _adapted(engine: ClientProgram, view: Shared, round: int, state: Tree, position: int) -> tuple[Tree, Tensor]:
     """A client's state, adapted as its method says, and some of its training rows."""
-    several = tree.each(lambda leaf: leaf.unsqueeze(0), state)
-    inputs = engine.inputs_for(several, np.array([position]), round, "adapt")
+    batched = tree.each(lambda leaf: leaf.unsqueeze(0), state)
+    inputs = engine.inputs_for(batched, np.array([position]), round, "adapt")
     full = inputs.full
 
     def one(client: Inputs) -> Tree:
@@ -154,25 +154,25 @@ def rows_like(x: Any, template: Rows, fitted: Rows | None = None) -> Rows:
         fitted: training rows as the model sees them, where that is other.
     """
     columns: Any = template if isinstance(template, Columns) else None
-    like = leaves(template)
+    templates = leaves(template)
     if columns is not None and isinstance(x, Mapping) and columns.names:
         x = [cast("Mapping[str, Any]", x).get(name) for name in columns.names]
-    given: list[Any] = [x] if columns is None else [*x.tensors] if isinstance(x, Columns) else [*x]
-    if len(given) != len(like) or any(each is None for each in given):
+    tensors: list[Any] = [x] if columns is None else [*x.tensors] if isinstance(x, Columns) else [*x]
+    if len(tensors) != len(templates) or any(each is None for each in tensors):
         raise TacitError(f"rows to predict have other inputs than {template}: give these")
     seen = leaves(template if fitted is None else fitted)
-    rows = [_one_like(each, *pair) for each, pair in zip(given, zip(like, seen, strict=True), strict=True)]
+    rows = [_one_like(each, *pair) for each, pair in zip(tensors, zip(templates, seen, strict=True), strict=True)]
     seen_as: Any = rows[0] if columns is None else Columns(columns.names, rows)
     return seen_as
 
 
-def _one_like(x: Any, like: Tensor, seen: Tensor) -> Tensor:
+def _one_like(x: Any, template: Tensor, seen: Tensor) -> Tensor:
     dtype = seen.dtype if seen.dtype != torch.uint8 else torch.float32
     number = dtype if dtype.is_floating_point else torch.float32
-    images = None if like.is_floating_point() else like.dtype == torch.uint8
+    images = None if template.is_floating_point() else template.dtype == torch.uint8
     rows = features(x, "what is to be predicted", number, images)
-    if tuple(rows.shape[1:]) != tuple(like.shape[1:]) or rows.dim() == 0:
+    if tuple(rows.shape[1:]) != tuple(template.shape[1:]) or rows.dim() == 0:
         raise TacitError(
-            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, like.shape[1:]))}]"
+            f"rows to predict have shape {tuple(rows.shape)}: give [rows, {', '.join(map(str, template.shape[1:]))}]"
         )
     return as_input(rows).to(dtype)

@@ -248,10 +248,11 @@ def _random_rows(federation: FederatedDataset, start: Tree, which: int, tokens: 
 
 
 def _random_targets(federation: FederatedDataset, draw: np.random.Generator) -> Tensor:
-    like, shape = federation.y, (_STEPS, _ROWS, *federation.y.shape[1:])
-    if like.is_floating_point():
-        return from_array(draw.normal(size=shape)).to(like.dtype)
-    return from_array(draw.integers(2 if like.dtype == torch.bool else federation.classes, size=shape)).to(like.dtype)
+    targets, shape = federation.y, (_STEPS, _ROWS, *federation.y.shape[1:])
+    if targets.is_floating_point():
+        return from_array(draw.normal(size=shape)).to(targets.dtype)
+    classes = 2 if targets.dtype == torch.bool else federation.classes
+    return from_array(draw.integers(classes, size=shape)).to(targets.dtype)
 
 
 def _same_step() -> Callable[[Tree, Tree, Tree], Tree]:

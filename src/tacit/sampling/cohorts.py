@@ -298,11 +298,11 @@ def draw_batches(
 
     Those of a client do not depend on the rest of the list.
     """
-    own = [int(client) for client in clients]
-    sizes, starts = federation.sizes, federation.offsets[own]
-    drawn = [rule.draw(seed, round, client, int(sizes[client]), purpose) for client in own]
+    places = [int(client) for client in clients]
+    sizes, starts = federation.sizes, federation.offsets[places]
+    drawn = [rule.draw(seed, round, client, int(sizes[client]), purpose) for client in places]
     steps = np.array([len(index) for index, _ in drawn], np.int64)
-    shape = (len(own), int(steps.max(initial=least)), max((index.shape[1] for index, _ in drawn), default=1))
+    shape = (len(places), int(steps.max(initial=least)), max((index.shape[1] for index, _ in drawn), default=1))
     index, mask = np.zeros(shape, np.int64), np.zeros(shape, bool)
     for at, (rows, real) in enumerate(drawn):
         index[at, : rows.shape[0], : rows.shape[1]] = rows

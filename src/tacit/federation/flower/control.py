@@ -39,8 +39,8 @@ class BySecret(ControlAuthnPlugin):
         return None
 
     def validate_tokens_in_metadata(self, metadata: Metadata) -> tuple[bool, AccountInfo | None]:
-        given = [value for name, value in metadata if name == ACCESS_TOKEN_KEY]
-        if len(given) != 1 or not hmac.compare_digest(_bytes(given[0]), self._secret):
+        tokens = [value for name, value in metadata if name == ACCESS_TOKEN_KEY]
+        if len(tokens) != 1 or not hmac.compare_digest(_bytes(tokens[0]), self._secret):
             return False, None
         return True, AccountInfo(flwr_aid=NOOP_FLWR_AID, account_name=NOOP_ACCOUNT_NAME)
 

@@ -26,9 +26,9 @@ _own: list[tuple[int, int]] = []
 
 def reading_end() -> int:
     """What a child must inherit: the end that this process was given, or that of a pipe of its own."""
-    given = _given()
-    if given is not None:
-        return given
+    descriptor = _given()
+    if descriptor is not None:
+        return descriptor
     if not _own:
         _own.append(os.pipe())  # neither end is inherited unless it is passed on
     return _own[0][0]
@@ -45,14 +45,14 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def end_with_owner() -> None:
     """From here on this process ends when its owner does. To be called again after a fork."""
-    given = _given()
-    if given is None:
+    descriptor = _given()
+    if descriptor is None:
         raise SystemExit("this process has no owner: start it with `tacit serve` or `tacit join`")
     try:
-        _let_kernel_kill(given)
+        _let_kernel_kill(descriptor)
     except (OSError, AttributeError):
-        threading.Thread(target=_wait_and_exit, args=(given,), daemon=True).start()
-    if ended(given, 0.0):  # before anything was arranged
+        threading.Thread(target=_wait_and_exit, args=(descriptor,), daemon=True).start()
+    if ended(descriptor, 0.0):  # before anything was arranged
         os._exit(1)
 
 
@@ -78,10 +78,10 @@ def _let_kernel_kill(line: int) -> None:
     """
     import fcntl
 
-    own = os.open(f"/proc/self/fd/{line}", os.O_RDONLY | os.O_NONBLOCK)
-    fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(own, _SET_SIGNAL, signal.SIGKILL)
-    fcntl.fcntl(own, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    duplicate = os.open(f"/proc/self/fd/{line}", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(duplicate, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(duplicate, _SET_SIGNAL, signal.SIGKILL)
+    fcntl.fcntl(duplicate, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
 
 
 def _wait_and_exit(line: int) -> None:

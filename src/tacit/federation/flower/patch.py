@@ -30,12 +30,12 @@ class Patch:
             module = import_module(self.module)
         except ImportError as error:
             raise self._refusal(f"there is no {self.module}") from error
-        found, caller = getattr(module, self.name, None), reduce(_part, self.caller.split("."), module)
-        if not callable(found):
+        function, caller = getattr(module, self.name, None), reduce(_part, self.caller.split("."), module)
+        if not callable(function):
             raise self._refusal(f"{self.module} has no {self.name}")
         if not inspect.isfunction(caller) or self.name not in caller.__code__.co_names:
             raise self._refusal(f"{self.module}.{self.caller} does not call {self.name}")
-        taken = tuple(inspect.signature(found).parameters)
+        taken = tuple(inspect.signature(function).parameters)
         if taken != self.parameters:
             raise self._refusal(f"{self.module}.{self.name} takes {taken}, not {self.parameters}")
         return module

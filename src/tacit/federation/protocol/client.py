@@ -207,10 +207,10 @@ def _figures(ask: Ask, clients: ClientProgram, place: int, view: Shared, state: 
     """The client's figures, encoded. Without test rows both count as the middle, as what is not a number does."""
     plan, evaluation = asked_for(ask, clients.plan), clients.plan.evaluation
     range = UNIT if evaluation is None else evaluation.range
-    found = alone(clients, view, state, place, ask.turn) or (math.nan, math.nan)
+    scores = alone(clients, view, state, place, ask.turn) or (math.nan, math.nan)
     level, public = torch.tensor(plan.setting.choices.level[place]), plan.release.start()
     noise = clients.noise(clients.keys("release", ask.turn, np.array([place]))[0])
-    return upload(plan.release.encode(public, Shared(figures(found, range)), level, noise), plan)
+    return upload(plan.release.encode(public, Shared(figures(scores, range)), level, noise), plan)
 
 
 def upload(message: Message, plan: Plan) -> Tree:

@@ -43,12 +43,12 @@ def blank(plan: Plan, upload: Tree) -> Tree:
     return tree.prefix("body", plan.release.blank(upload)) | {"bit": zero, "power": zero}
 
 
-def admitted(plan: Plan, public: Tree, tensors: Tree, like: Tree, level: int) -> Message:
+def admitted(plan: Plan, public: Tree, tensors: Tree, template: Tree, level: int) -> Message:
     """The message in an answer, as the plan's release admits it, or `Rejected`."""
-    good = schema.fitted(tensors, like)
+    good = schema.fitted(tensors, template)
     message = Message(tree.strip("body", good), good["bit"], good["power"])
     try:
-        return plan.release.admit(public, message, tree.strip("body", like), level)
+        return plan.release.admit(public, message, tree.strip("body", template), level)
     except Inadmissible as error:
         raise Rejected(error.reason, str(error)) from error
 
@@ -249,21 +249,21 @@ class ReplyCollector:
     ) -> tuple[dict[int, Message], Counter[str], Counter[str]]:
         """What was admitted by clients' places, and why the rest was not. One answer a client counts, the first."""
         places = {self.terms.names[int(k)]: int(k) for k in cohort}
-        like = blank(self.plan, self.upload)
+        template = blank(self.plan, self.upload)
         admitted_of: dict[int, Message] = {}
         refused, rejected = Counter[str](), Counter[str]()
         for name, blob in self.send(dict.fromkeys(places, ask)):
             try:
                 if name not in places:
                     raise Rejected("sender", f"{name!r} was not asked")
-                answer = messages.checked(messages.unpack(messages.Answer, blob, messages.room(like)), ask, name)
+                answer = messages.checked(messages.unpack(messages.Answer, blob, messages.room(template)), ask, name)
                 if answer.refused:
                     refused[messages.word(answer.refused)] += 1
                 elif places[name] in admitted_of:
                     raise Rejected("duplicate", f"{name!r} answered twice")
                 else:
                     level = int(self.plan.setting.choices.level[places[name]])
-                    admitted_of[places[name]] = admitted(self.plan, public, answer.tensors, like, level)
+                    admitted_of[places[name]] = admitted(self.plan, public, answer.tensors, template, level)
             except Rejected as error:
                 rejected[error.reason] += 1
         return admitted_of, refused, rejected

@@ -160,22 +160,22 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
     raise Rejected("malformed", f"'{name}' of the header is {value!r}"[:200])
 
 
-def fitted(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], shapes: bool = True) -> Tree:
-    """The leaves of `like`, in its order; refuses other names, types, shapes, and values that are not finite."""
-    if tensors.keys() != like.keys():
-        raise Rejected("shape", f"leaves {sorted(tensors)[:5]}..., not {sorted(like)[:5]}...")
-    for name, leaf in like.items():
+def fitted(tensors: Mapping[str, Tensor], template: Mapping[str, Tensor], shapes: bool = True) -> Tree:
+    """The leaves of `template`, in its order; refuses other names, types, shapes, and values that are not finite."""
+    if tensors.keys() != template.keys():
+        raise Rejected("shape", f"leaves {sorted(tensors)[:5]}..., not {sorted(template)[:5]}...")
+    for name, leaf in template.items():
         got = tensors[name]
         if got.dtype != leaf.dtype or (shapes and got.shape != leaf.shape):
             raise Rejected("shape", f"{name} is {got.dtype} {tuple(got.shape)}, not {leaf.dtype} {tuple(leaf.shape)}")
         if not bool(torch.isfinite(got).all()):
             raise Rejected("not finite", f"{name} holds NaN or infinity")
-    return {name: tensors[name] for name in like}
+    return {name: tensors[name] for name in template}
 
 
-def room(like: Mapping[str, Tensor]) -> int:
+def room(template: Mapping[str, Tensor]) -> int:
     """The most bytes that a message with these leaves can take."""
-    return sum(leaf.numel() * leaf.element_size() + 300 for leaf in like.values()) + SLACK
+    return sum(leaf.numel() * leaf.element_size() + 300 for leaf in template.values()) + SLACK
 
 
 def checked(answer: Answer, ask: Ask, client: str) -> Answer:

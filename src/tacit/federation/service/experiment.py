@@ -80,8 +80,8 @@ def for_members(content: Mapping[str, Any], table: str = "") -> dict[str, Any]:
 def foreign_names(content: Mapping[str, Any]) -> tuple[str, ...]:
     """What an experiment names that is not Tacit's own: import paths, and what installed packages add."""
     tables = [(content.get(table), key, SECTIONS[table].registry.builtin) for table, key in _NAMED]
-    said = [(str(table[key]), own) for table, key, own in tables if isinstance(table, Mapping) and key in table]
-    return tuple(name for name, own in [*said, *_named_in_task(content)] if name not in own)
+    said = [(str(table[key]), known) for table, key, known in tables if isinstance(table, Mapping) and key in table]
+    return tuple(name for name, known in [*said, *_named_in_task(content)] if name not in known)
 
 
 def _named_in_task(content: Mapping[str, Any]) -> list[tuple[str, Collection[str]]]:
@@ -90,8 +90,8 @@ def _named_in_task(content: Mapping[str, Any]) -> list[tuple[str, Collection[str
         return []
     metrics = task.get("metrics", [])
     losses: list[tuple[str, Collection[str]]] = [(str(task["loss"]), {*LOSSES.builtin})] if "loss" in task else []
-    several = metrics if isinstance(metrics, list) else [metrics]
-    return losses + [(str(name), {*METRICS.builtin, "loss"}) for name in several]
+    names = metrics if isinstance(metrics, list) else [metrics]
+    return losses + [(str(name), {*METRICS.builtin, "loss"}) for name in names]
 
 
 def check_keys(content: Mapping[str, Any], permitted: Collection[str] | None = ()) -> None:

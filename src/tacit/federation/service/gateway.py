@@ -229,7 +229,7 @@ class Gateway:
             return guard(handle, self.log, self.turned_away)
 
         fleet = Route("/{path:path}", guarded(self.fleet), methods=["POST"])
-        own = [
+        routes = [
             Route("/tacit/authority", guarded(self.authority), methods=["GET"]),
             *(
                 Route(f"/tacit/{name}", guarded(getattr(self, name)), methods=["POST"])
@@ -238,7 +238,7 @@ class Gateway:
         ]
         other = ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"]
         anything = Route("/{path:path}", guarded(self.nothing), methods=other)
-        return Starlette(routes=[*own, fleet, anything])
+        return Starlette(routes=[*routes, fleet, anything])
 
 
 def leaving(name: str, when: float) -> bytes:

@@ -35,9 +35,9 @@ def save_personal(folder: Path, made: Assembled, config: Config, terms: Terms, n
     first, rounds = engine.method.join(view, engine.start), engine.plan.setting.rounds
     state = store.state(terms.run, rounds, first)
     network = build_model(config, terms.inputs, terms.classes)
-    own = module_of(engine, view, rounds, state, terms.place(name), network)
+    personal = module_of(engine, view, rounds, state, terms.place(name), network)
     with store.ledger() as ledger:
-        return _save(folder, made, config, terms, view, ledger, (name, own))
+        return _save(folder, made, config, terms, view, ledger, (name, personal))
 
 
 def _save(
@@ -47,18 +47,18 @@ def _save(
     terms: Terms,
     view: Shared,
     ledger: Ledger,
-    own: tuple[str, nn.Module] | None,
+    personal: tuple[str, nn.Module] | None,
 ) -> Path:
     """Whole or not at all: a folder of another name takes its place."""
     if made.engine.method.gather:
         raise TacitError(f"{type(made.engine.method).__name__} trains no shared model: nothing to save")
     network = build_model(config, terms.inputs, terms.classes)
-    what = ModelConfig.of(made.engine, network, [] if own is None else [own[0]])
+    what = ModelConfig.of(made.engine, network, [] if personal is None else [personal[0]])
     card = model_card(what, f"{config.name}, a federation of {len(terms.roster)} members", _promises(config, ledger))
     fresh = folder.with_name(f"{folder.name}.new")
     with storage(folder):
         shutil.rmtree(fresh, ignore_errors=True)
-        save_models(fresh, what, card, with_leaves(network, view.model), [] if own is None else [own])
+        save_models(fresh, what, card, with_leaves(network, view.model), [] if personal is None else [personal])
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(fresh, folder)
     return folder

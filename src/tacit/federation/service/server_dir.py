@@ -67,10 +67,10 @@ class ServerFolder:
 
     def _trackers(self, names: Sequence[str]) -> list[Tracker]:
         named = [tracker for tracker in trackers(names) if isinstance(tracker, Tracker)]
-        found = [*named, *Logging.wanted()]
-        for tracker in found:
+        chosen = [*named, *Logging.wanted()]
+        for tracker in chosen:
             tracker.on_start(self.folder.parent.name, {}, self.folder)
-        return found
+        return chosen
 
     def go(self, transport: Transport) -> None:
         """The run to its end, from wherever it stands. A run that has ended is left alone."""

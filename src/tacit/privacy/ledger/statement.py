@@ -127,14 +127,14 @@ def moved(ledger: "Ledger", only: str | None = None, epochs: int | None = None) 
 
 
 def _moved(ledger: "Ledger", clients: tuple[str, ...], stays: Stays, history: "Counter[DpEvent]") -> Moved:
-    own, last = f"client:{clients[0]}", promise(stays)
+    account, last = f"client:{clients[0]}", promise(stays)
     terms, known = ledger.terms(), ledger.budgets()
-    scope = next((name for name in (own, *(f"level:{stay.level}" for stay in stays)) if name in terms), own)
+    scope = next((name for name in (account, *(f"level:{stay.level}" for stay in stays)) if name in terms), account)
     unit, relation = terms.get(scope, ("client", "add/remove"))
     accountant = known[scope].accountant if scope in known else "pld"
-    budget = Budget(own, unit, relation, last.epsilon, last.delta, accountant) if last.delta is not None else None
-    rounds = ledger.charged_rounds().get(own, 0) or history.total()
-    line = _line(own, unit, relation, history, budget, rounds, *_price(history, relation, budget))
+    budget = Budget(account, unit, relation, last.epsilon, last.delta, accountant) if last.delta is not None else None
+    rounds = ledger.charged_rounds().get(account, 0) or history.total()
+    line = _line(account, unit, relation, history, budget, rounds, *_price(history, relation, budget))
     return Moved(clients, stays, line)
 
 

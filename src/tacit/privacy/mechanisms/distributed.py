@@ -60,15 +60,15 @@ class DistributedRelease(Release):
     """
 
     coding: Coding
-    like: Tree  # shapes and types of an upload
+    template: Tree  # shapes and types of an upload
     expected: float
     threshold: float = 0.5  # the share of a cohort that must stay to the end for its sum to be unmasked
 
     def start(self) -> Tree:
         return {"bound": torch.tensor(self.coding.bound, dtype=torch.float64), "turn": torch.tensor(0)}
 
-    def blank(self, like: Tree) -> Tree:
-        return {BODY: torch.zeros(self.coding.padded, dtype=torch.int64)} if like else {}
+    def blank(self, template: Tree) -> Tree:
+        return {BODY: torch.zeros(self.coding.padded, dtype=torch.int64)} if template else {}
 
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: noises.Noise) -> Message:
         zero = torch.zeros(())
@@ -94,10 +94,10 @@ class DistributedRelease(Release):
         if missing and self.coding.share:
             total = total + noise.skellam(self.coding.padded, missing * self.coding.share)
         vector = rotate_back(unwrap(total, self.coding.bits).double(), state["turn"])[: self.coding.size]
-        mean = tree.unflatten(vector / (self.coding.scale * self.expected), self.like)
-        return tree.split(tree.each(lambda leaf, like: leaf.to(like.dtype), mean, self.like)), after
+        mean = tree.unflatten(vector / (self.coding.scale * self.expected), self.template)
+        return tree.split(tree.each(lambda leaf, original: leaf.to(original.dtype), mean, self.template)), after
 
-    def admit(self, state: Tree, message: Message, like: Tree, level: int) -> Message:
+    def admit(self, state: Tree, message: Message, template: Tree, level: int) -> Message:
         """Residues. Whether they are an honest client's cannot be seen: that is what they are for."""
         if any(bool(((leaf < 0) | (leaf >= 1 << self.coding.bits)).any()) for leaf in message.body.values()):
             raise Inadmissible("huge", f"numbers outside 0 to 2^{self.coding.bits}")

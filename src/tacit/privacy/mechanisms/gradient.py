@@ -140,16 +140,16 @@ def ghost(
     taps |= {table.weight: params[table.weight].new_zeros(table.outputs) for table in tables}
 
     def one(xi: Tensor, yi: Tensor, words: Tensor) -> tuple[tuple[Tree, Tree], Tree]:
-        def loss(own: Tree, added: Tree) -> tuple[Tensor, Tree]:
+        def loss(rest: Tree, added: Tree) -> tuple[Tensor, Tree]:
             with _Tapped(params, added) as tapped:
-                value = alone(params | own, xi, yi, words)
+                value = alone(params | rest, xi, yi, words)
             return value, tapped.inputs
 
         return grad(loss, argnums=(0, 1), has_aux=True)(stored, taps)
 
-    (own, outer), inner = vmap(one)(x, y, _words(key, mask))
+    (rest, outer), inner = vmap(one)(x, y, _words(key, mask))
     added_up = {table.weight: table.add_up(inner[table.weight], outer[table.weight]) for table in tables}
-    squares = [_square(leaf) for leaf in (*own.values(), *added_up.values())]
+    squares = [_square(leaf) for leaf in (*rest.values(), *added_up.values())]
     sizes = [layer.size(_square(inner[layer.weight])) for layer in layers]
     squares += [_square(outer[layer.weight]) * size for layer, size in zip(layers, sizes, strict=True)]
     factor, finite = shrinking(torch.stack(squares).sum(0).sqrt(), bound)
@@ -158,7 +158,7 @@ def ghost(
     for size in sizes:
         keep = keep & (size < torch.finfo(size.dtype).tiny ** -0.5)
     weight = torch.where(keep, factor, 0.0)
-    total = tree.each(lambda leaf: weighted_sum(weight, _kept(leaf, keep)), own)
+    total = tree.each(lambda leaf: weighted_sum(weight, _kept(leaf, keep)), rest)
     for layer in layers:
         g = _kept(outer[layer.weight] * factor.unsqueeze(-1), keep)
         total[layer.weight] = g.T @ _kept(inner[layer.weight], keep)
@@ -228,17 +228,18 @@ class _Watched(TorchFunctionMode):
         self.tables: list[Table] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given: dict[str, Any] = kwargs or {}
-        self.uses.update(self._names[id(leaf)] for leaf in pytree.tree_leaves((args, given)) if id(leaf) in self._names)
+        options: dict[str, Any] = kwargs or {}
+        leaves = pytree.tree_leaves((args, options))
+        self.uses.update(self._names[id(leaf)] for leaf in leaves if id(leaf) in self._names)
         if func is linear:
-            x, weight, bias = _arguments(*args, **given)
+            x, weight, bias = _arguments(*args, **options)
             if id(weight) in self._names and x.dim() == 2 and x.shape[0] == 1:  # one row: the trial has one example
                 self.layers.append(Layer(self._names[id(weight)], self._names.get(id(bias)), weight.shape[0]))
-        out = func(*args, **given)
+        out = func(*args, **options)
         if func is embedding and id(args[1]) in self._names and out.dim() > 1:
             places = out.numel() // out.shape[-1]
             if places * (places + out.shape[-1]) < args[1].numel():  # else its gradient is the smaller
-                padding = given.get("padding_idx")
+                padding = options.get("padding_idx")
                 padding = -1 if padding is None else padding % args[1].shape[0]
                 self.tables.append(Table(self._names[id(args[1])], out.shape, padding))
         return out
@@ -254,16 +255,16 @@ class _Tapped(TorchFunctionMode):
         self.inputs: Tree = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given: dict[str, Any] = kwargs or {}
+        options: dict[str, Any] = kwargs or {}
         if func is linear:
-            x, weight, bias = _arguments(*args, **given)
+            x, weight, bias = _arguments(*args, **options)
             if (name := self._names.get(id(weight))) is not None:
                 self.inputs[name] = x.squeeze(0)
                 return linear(x, weight, bias) + self._taps[name]
         if func is embedding and (name := self._names.get(id(args[1]))) is not None:
             self.inputs[name] = args[0].flatten()
-            return func(*args, **given) + self._taps[name]
-        return func(*args, **given)
+            return func(*args, **options) + self._taps[name]
+        return func(*args, **options)
 
 
 def _arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -126,7 +126,7 @@ class GroupedRelease(ClippedRelease):
     def largest_norm(self, state: Tree, size: int) -> float:
         return float(state["bound"]) * (1 + ROUNDING)
 
-    def admit(self, state: Tree, message: Message, like: Tree, level: int) -> Message:
+    def admit(self, state: Tree, message: Message, template: Tree, level: int) -> Message:
         """Clipped again: a client's word is not a bound. Integers have a norm that can be known exactly: they keep to
         it or are refused."""
         if self.exact is not None:
@@ -134,7 +134,7 @@ class GroupedRelease(ClippedRelease):
             if again is None:
                 raise Inadmissible("huge", "integers of a norm above their limit")
             return again
-        again = clip_again(super().admit(state, message, like, level), like, state["bound"])
+        again = clip_again(super().admit(state, message, template, level), template, state["bound"])
         if again is None:
             raise Inadmissible("shape", "the message does not fit")
         return again
@@ -165,16 +165,16 @@ def _add_discrete(total: Tree, ratio: Tensor, noise: noises.Noise) -> Tree:
     return tree.each(lambda leaf, more: leaf.long() + more, total, drawn)
 
 
-def clip_again(message: Message, like: Mapping[str, Tensor], bound: float | Tensor) -> Message | None:
+def clip_again(message: Message, template: Mapping[str, Tensor], bound: float | Tensor) -> Message | None:
     """A received message, clipped again (a client's word is not a bound), or None if it is malformed.
 
     None for missing or extra names, another shape or dtype, or a value that is not finite. A squared norm that was sent
     is replaced by the true one.
     """
     body = message.body
-    if body.keys() != like.keys() or message.bit.dim() != 0 or message.power.dim() != 0:
+    if body.keys() != template.keys() or message.bit.dim() != 0 or message.power.dim() != 0:
         return None
-    if any(body[name].shape != leaf.shape or body[name].dtype != leaf.dtype for name, leaf in like.items()):
+    if any(body[name].shape != leaf.shape or body[name].dtype != leaf.dtype for name, leaf in template.items()):
         return None
     if not all(bool(leaf.isfinite().all()) for leaf in body.values()) or not bool(message.bit.isfinite()):
         return None

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from tacit import c_library
+from tacit.core.tensors import from_array
 from tacit.errors import TacitError
 
 SOURCE: Final = Path(__file__).resolve().with_suffix(".c")
@@ -53,7 +54,7 @@ def draw(keys: Tensor, call: int, size: int) -> Tensor:
     """
     _check(call, size)
     if (compiled := library()) is None:
-        return torch.from_numpy(reference(keys.cpu().numpy(), call, size))
+        return from_array(reference(keys.cpu().numpy(), call, size))
     keys, out = keys.cpu().contiguous(), torch.empty(len(keys), size)
     c_library.call(compiled, "normals", (out, keys), len(keys), size, call)
     return out

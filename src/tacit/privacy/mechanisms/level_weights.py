@@ -94,7 +94,7 @@ class Optimal:
         clients = torch.tensor(self.clients, dtype=torch.float64)[here]
         known = Known(*(state[name][here] for name in ("means", "seen", "spread", "power")))
         gaps = euclidean(known.gaps().maximum(by_chance(known.between(levels), clients)))
-        variance = torch.stack([_variance(level, own) for level, own in zip(levels, known.power, strict=True)])
+        variance = torch.stack([_variance(level, power) for level, power in zip(levels, known.power, strict=True)])
         weights = torch.zeros(len(released), dtype=torch.float64)
         weights[here] = best_weights(clients / clients.sum(), gaps * self.horizon, variance)
         return weights, state | {"weights": weights}
@@ -106,8 +106,8 @@ class Optimal:
         for j, level in zip(here, levels, strict=True):
             now["seen"][j] += fresh * (1 - now["seen"][j])
             now["power"][j] += fresh * (power.double() - now["power"][j])
-            own = _variance(level, now["power"][j] / now["seen"][j])
-            now["spread"][j] = self.memory**2 * now["spread"][j] + fresh**2 * own
+            variance = _variance(level, now["power"][j] / now["seen"][j])
+            now["spread"][j] = self.memory**2 * now["spread"][j] + fresh**2 * variance
             now["means"][j].lerp_(tree.flatten(level.mean).to(now["means"].dtype), fresh)
         return now
 

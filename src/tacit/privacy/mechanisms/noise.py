@@ -71,7 +71,7 @@ def add_exactly(clipped: Mapping[str, Tensor], bound: float | Tensor, multiplier
     """
     noisy = tree.unflatten(noisy_integers(clipped, bound, multiplier, noise), clipped)
     size = step(bound, multiplier)
-    return tree.each(lambda leaf, like: (leaf.double() * size).to(like.dtype), noisy, clipped)
+    return tree.each(lambda leaf, original: (leaf.double() * size).to(original.dtype), noisy, clipped)
 
 
 def noisy_integers(clipped: Mapping[str, Tensor], bound: float | Tensor, multiplier: Tensor, noise: Noise) -> Tensor:
@@ -210,8 +210,8 @@ def _drawn(size: int, log_std: int, words: Words) -> np.ndarray[Any, Any]:
 def _keyed_discrete(keys: Tensor, call: int, size: int, log_std: Tensor) -> Tensor:
     """One row for each key, from that key alone."""
     rows = np.empty((*keys.shape[:-1], size), np.int64)
-    own = to_list(log_std.expand(keys.shape[:-1]).reshape(-1))
-    for row, words, each in zip(rows.reshape(-1, size), to_list(keys.reshape(-1, 2)), own, strict=True):
+    exponents = to_list(log_std.expand(keys.shape[:-1]).reshape(-1))
+    for row, words, each in zip(rows.reshape(-1, size), to_list(keys.reshape(-1, 2)), exponents, strict=True):
         row[:] = _drawn(size, each, keyed_words(rng.stream((words[0], words[1]), call)))
     return from_array(rows).to(keys.device)
 
@@ -245,9 +245,9 @@ def rounded(values: np.ndarray, draw: Callable[[int], np.ndarray], limit: float)
     low = np.floor(values)
     share = values - low
     for _ in range(_TRIES):
-        found = low + (draw(len(values)) < share)
-        if found @ found <= limit:
-            return found.astype(np.int64)
+        candidate = low + (draw(len(values)) < share)
+        if candidate @ candidate <= limit:
+            return candidate.astype(np.int64)
     raise TacitError(f"no rounding has a squared norm of at most {limit:g}: the values were not clipped before")
 
 

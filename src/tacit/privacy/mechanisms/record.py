@@ -52,7 +52,7 @@ class Private:
         total = integer_sum(losses, params, *batch, self.bound, self.z, key)
         noisy = total + self.noise.discrete(tree.size(params), self.z)
         size = lattice.step(self.bound, self.z)
-        mean = tree.each(lambda leaf, like: (leaf * size).to(like.dtype), tree.unflatten(noisy, params), params)
+        mean = tree.each(lambda leaf, original: (leaf * size).to(original.dtype), tree.unflatten(noisy, params), params)
         return tree.each(lambda leaf: leaf / self.expected.to(leaf.dtype), mean)
 
 

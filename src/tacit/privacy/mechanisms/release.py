@@ -94,9 +94,9 @@ class Release(ABC):
         """Public state, for example the clip bound: broadcast and checkpointed."""
         return {}
 
-    def blank(self, like: Tree) -> Tree:
+    def blank(self, template: Tree) -> Tree:
         """A message's body for an upload of these shapes, all zero."""
-        return tree.zeros(like)
+        return tree.zeros(template)
 
     @abstractmethod
     def encode(self, state: Tree, upload: Shared, level: Tensor, noise: Noise) -> Message:
@@ -129,8 +129,8 @@ class Release(ABC):
         """
         return _UNBOUNDED
 
-    def admit(self, state: Tree, message: Message, like: Tree, level: int) -> Message:
-        """A received message as it enters the sum, or `Inadmissible`. Its body has the leaves of `like`, all finite."""
+    def admit(self, state: Tree, message: Message, template: Tree, level: int) -> Message:
+        """A received message as it enters the sum, or `Inadmissible`. Its body has `template`'s leaves, all finite."""
         known = self.read(state, message.body, torch.tensor(level))
         most = self.largest_norm(state, max(tree.size(message.body), 1))
         if not float(tree.norm(tree.each(lambda leaf: leaf.double(), known))) <= most:
@@ -204,11 +204,11 @@ class ClippedRelease(Release):
     def start(self) -> Tree:
         return {"bound": torch.tensor(self.clip.bound, dtype=torch.float64)}
 
-    def blank(self, like: Tree) -> Tree:
+    def blank(self, template: Tree) -> Tree:
         """As an upload, or where noise is exact as integers of its shapes."""
         if self.exact is None:
-            return tree.zeros(like)
-        return tree.each(lambda leaf: torch.zeros_like(leaf, dtype=INTEGER), like)
+            return tree.zeros(template)
+        return tree.each(lambda leaf: torch.zeros_like(leaf, dtype=INTEGER), template)
 
     def exactly(self, dtype: torch.dtype) -> Self:
         return replace(self, exact=dtype)
