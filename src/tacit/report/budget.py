@@ -172,10 +172,10 @@ def _checked_noise(multiplier: float) -> float:
     return multiplier
 
 
-def risk_in_words(found: Risk, figures: Figures = "risk") -> str:
+def risk_in_words(risk: Risk, figures: Figures = "risk") -> str:
     """mu with its regret; for "risk" also what it means."""
-    mu = f"Gaussian differential privacy: mu {shown(found.mu)}, with a regret of {found.regret:.2g}."
-    return mu if figures == "mu" else f"{mu}\n{found.words}"
+    mu = f"Gaussian differential privacy: mu {shown(risk.mu)}, with a regret of {risk.regret:.2g}."
+    return mu if figures == "mu" else f"{mu}\n{risk.words}"
 
 
 def _check(
@@ -248,12 +248,14 @@ def _derivation(
 
 
 def _warnings(price: Price, population: int | None) -> tuple[str, ...]:
-    found = []
+    warnings = []
     if price.epsilon > LARGE:
-        found.append(f"epsilon {shown(price.epsilon)} is above {LARGE:g} and promises little: more noise, fewer rounds")
+        warnings.append(
+            f"epsilon {shown(price.epsilon)} is above {LARGE:g} and promises little: more noise, fewer rounds"
+        )
     if population is None:
-        found.append("delta was not compared with the number of people: give population")
-    return tuple(found)
+        warnings.append("delta was not compared with the number of people: give population")
+    return tuple(warnings)
 
 
 @dataclass(frozen=True)
@@ -294,13 +296,13 @@ def ledger_table(path: str | Path, all: bool = False, client: str | None = None)
         lines = tuple(statement(ledger, epochs_in(ledger_in(Path(path)).parent)))
     if client is None:
         return LedgerReport(lines, all)
-    own = tuple(line for line in lines if line.scope == f"client:{client}")
-    if not own:
+    chosen = tuple(line for line in lines if line.scope == f"client:{client}")
+    if not chosen:
         raise TacitError(
             f"client '{client}' has no account of its own in {path}: a client that never changed its level has that of "
             "its level, see without --client"
         )
-    return LedgerReport(own, all)
+    return LedgerReport(chosen, all)
 
 
 def _comparable(line: Line) -> tuple[str, str, str, float]:
@@ -355,11 +357,11 @@ class ChangesReport:
     all: bool = False
 
     def __rich__(self) -> RenderableType:
-        several = sum(len(group.clients) for group in self.groups)
+        clients = sum(len(group.clients) for group in self.groups)
         lines = self.groups if self.all else self.groups[:_MANY]
         left_out = len(self.groups) - len(lines)
         parts: list[RenderableType] = [
-            Text(f"\nChanges of level: {several:,} clients, {len(self.groups):,} histories", "bold"),
+            Text(f"\nChanges of level: {clients:,} clients, {len(self.groups):,} histories", "bold"),
             Text("The account of a level is that of clients that stayed; these have their own. Nothing is refunded."),
             _changes(lines),
         ]

@@ -88,9 +88,9 @@ def shares(
 def _both(plan: Plan, delta: float) -> dict[str, float]:
     """Each scope's event, as often as it is charged."""
     someone = np.array([0])
-    own = plan.client(0) or next(iter(plan.beside(someone)))
+    client = plan.client(0) or next(iter(plan.beside(someone)))
     readers = plan.levels[0] if plan.levels else next(iter(plan.beside(someone)))
-    often = {"server": (own, _times(plan)), "released": (readers, plan.setting.rounds)}
+    often = {"server": (client, _times(plan)), "released": (readers, plan.setting.rounds)}
     return {name: answer({account.event: n}, delta, ZERO_OUT, "rdp").epsilon for name, (account, n) in often.items()}
 
 

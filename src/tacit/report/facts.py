@@ -137,7 +137,7 @@ def _promise(j: int, plan: Plan, uploads: bool, stays: Mapping[str, Stays]) -> P
         standing,
         level.epsilon,
         level.delta,
-        once_open=sum(name in here and once_open(several) for name, several in stays.items()),
+        once_open=sum(name in here and once_open(periods) for name, periods in stays.items()),
         dismissed=dismissed,
     )
     account = account_of(plan, j) if standing == "protected" else None

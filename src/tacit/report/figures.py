@@ -249,11 +249,11 @@ def _draw_band(axes: "Axes", series: Series, band: Sequence[float]) -> Any:
     return axes.fill_between(series.x, y - half, y + half, color=series.color, alpha=0.15, linewidth=0, zorder=1)
 
 
-def _draw_bars(axes: "Axes", several: Sequence[Series]) -> None:
-    places = sorted({float(x) for series in several for x in series.x})
+def _draw_bars(axes: "Axes", groups: Sequence[Series]) -> None:
+    places = sorted({float(x) for series in groups for x in series.x})
     step = min((b - a for a, b in pairwise(places)), default=1.0)
-    width = 0.8 * step / max(len(several), 1)
-    for at, series in enumerate(several):
+    width = 0.8 * step / max(len(groups), 1)
+    for at, series in enumerate(groups):
         left = [x - 0.4 * step + (at + 0.5) * width for x in series.x]
         look: dict[str, Any] = {"color": series.color, "label": series.name, "yerr": series.error}
         bars = axes.bar(left, series.y, width, **look, error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2})

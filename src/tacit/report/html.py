@@ -33,30 +33,30 @@ _LOOK: Final[Mapping[str, Look]] = {"protected": "guaranteed", "opted out": "bar
 """A level without a guarantee must not look like one that has one."""
 
 
-def page(several: Sequence[RunSummary]) -> str:
+def page(runs: Sequence[RunSummary]) -> str:
     """The whole page of one run, or of several beside each other."""
-    legend = Legend.of(several)
-    body = [_head(several), *_guarantees(several, legend), _figures(several, legend)]
-    body += [_legend(legend), sections(figures(several)), _ledger(several), _small_print(several)]
-    return document(" beside ".join(findings.title for findings in several), "".join(body))
+    legend = Legend.of(runs)
+    body = [_head(runs), *_guarantees(runs, legend), _figures(runs, legend)]
+    body += [_legend(legend), sections(figures(runs)), _ledger(runs), _small_print(runs)]
+    return document(" beside ".join(findings.title for findings in runs), "".join(body))
 
 
-def _head(several: Sequence[RunSummary]) -> str:
-    title = ", ".join(findings.title for findings in several)
-    told = [(findings, text) for findings in several for text in _alerts(findings)]
-    alerts = "".join(f'<p class="alert">{escape(_whose(findings, several) + text)}</p>' for findings, text in told)
-    return f"<header><h1>{escape(title)}</h1>{''.join(_about(each, several) for each in several)}{alerts}</header>"
+def _head(runs: Sequence[RunSummary]) -> str:
+    title = ", ".join(findings.title for findings in runs)
+    told = [(findings, text) for findings in runs for text in _alerts(findings)]
+    alerts = "".join(f'<p class="alert">{escape(_whose(findings, runs) + text)}</p>' for findings, text in told)
+    return f"<header><h1>{escape(title)}</h1>{''.join(_about(each, runs) for each in runs)}{alerts}</header>"
 
 
 def _alerts(findings: RunSummary) -> list[str]:
     return [text for text in (findings.standing, wording.warning(findings.epsilons), findings.timing) if text]
 
 
-def _about(findings: RunSummary, several: Sequence[RunSummary]) -> str:
+def _about(findings: RunSummary, runs: Sequence[RunSummary]) -> str:
     """What was done, and what a reader asks of every result: when, on which data, by which version, what for."""
     facts = findings.facts
     about = (
-        f"{_whose(findings, several)}{facts.method} under the plan {facts.plan}: {facts.clients:,} clients, "
+        f"{_whose(findings, runs)}{facts.method} under the plan {facts.plan}: {facts.clients:,} clients, "
         f"{findings.done:,} rounds, {100 * facts.rate:.3g}% of the clients asked in a round. {findings.devices or ''}"
     )
     return f'<p class="quiet">{escape(about.rstrip())}</p>{facts_of(origin(findings))}'
@@ -75,15 +75,15 @@ def origin(findings: RunSummary) -> dict[str, str]:
     }
 
 
-def _whose(findings: RunSummary, several: Sequence[RunSummary]) -> str:
-    return f"{findings.title}: " if len(several) > 1 else ""
+def _whose(findings: RunSummary, runs: Sequence[RunSummary]) -> str:
+    return f"{findings.title}: " if len(runs) > 1 else ""
 
 
-def _guarantees(several: Sequence[RunSummary], legend: Legend) -> Iterator[str]:
-    simulated = next(filter(None, (wording.simulation(findings.facts) for findings in several)), "")
+def _guarantees(runs: Sequence[RunSummary], legend: Legend) -> Iterator[str]:
+    simulated = next(filter(None, (wording.simulation(findings.facts) for findings in runs)), "")
     yield f"<h2>What each group is guaranteed{mark(simulated)}</h2>"
-    for findings in several:
-        if len(several) > 1:
+    for findings in runs:
+        if len(runs) > 1:
             yield f'<p style="margin:18px 0 0">{dot(legend.colors[findings.title])}{escape(findings.title)}</p>'
         held = [promise for promise in findings.facts.promises if promise.clients and findings.facts.shares]
         cards = "".join(_card(findings, promise, legend) for promise in held)
@@ -99,34 +99,34 @@ def _note(line: str) -> str:
 def _card(findings: RunSummary, promise: Promise, legend: Legend) -> str:
     spent, facts = findings.epsilons.get(promise.level), findings.facts
     text = wording.as_sentence(wording.sentence(promise, facts, spent).removeprefix(f"{promise.level}: "))
-    found = None if findings.spending is None else findings.spending.risk(promise.level)
+    risk = None if findings.spending is None else findings.spending.risk(promise.level)
     protected = promise.standing == "protected"
     return Card(
         promise.level,
         wording.headline(promise, spent),
         f"{wording.terms(promise, facts, spent)}{promise.clients:,} clients",
-        f"{text} In words: {found.words}" if found is not None and spent and protected else text,
+        f"{text} In words: {risk.words}" if risk is not None and spent and protected else text,
         _LOOK.get(promise.standing, ""),
         SIMULATION if protected else "",
         legend.colors.get(promise.level) or legend.colors.get(findings.title, NEUTRAL),
     ).html()
 
 
-def _figures(several: Sequence[RunSummary], legend: Legend) -> str:
-    many = len(several) > 1
+def _figures(runs: Sequence[RunSummary], legend: Legend) -> str:
+    many = len(runs) > 1
     heads = [*(["run"] if many else []), "level", "clients", "guarantee", "epsilon spent", *_HEADS]
     numeric = {"clients", *_HEADS}
     head = "".join(f'<th class="{"n" if name in numeric else "name"}">{name}</th>' for name in heads)
-    rows = [row for findings in several for row in _rows(findings, many, legend)]
-    common = [(f, value) for f in several if (value := f.value(ALL, "common")) is not None]
-    shared = "; ".join(f"{_whose(f, several)}{value:.3f}" for f, value in common)
+    rows = [row for findings in runs for row in _rows(findings, many, legend)]
+    common = [(f, value) for f in runs if (value := f.value(ALL, "common")) is not None]
+    shared = "; ".join(f"{_whose(f, runs)}{value:.3f}" for f, value in common)
     note = f"The shared model on the common test set: {shared}." if common else ""
-    rounds = sorted({findings.last for findings in several})
-    what = ", ".join(dict.fromkeys(findings.what for findings in several))
+    rounds = sorted({findings.last for findings in runs})
+    what = ", ".join(dict.fromkeys(findings.what for findings in runs))
     at = f"{what} after round {rounds[0]}" if len(rounds) == 1 else f"{what} after the last evaluated round"
     at = f"No {what[:1].lower()}{what[1:]} was measured yet" if rounds == [0] else at
-    note = " ".join([note, *(f"{_whose(f, several)}{f.further}" for f in several if f.further)]).strip()
-    late = " Epsilon is that of the last round in the ledger." if any(findings.timing for findings in several) else ""
+    note = " ".join([note, *(f"{_whose(f, runs)}{f.further}" for f in runs if f.further)]).strip()
+    late = " Epsilon is that of the last round in the ledger." if any(findings.timing for findings in runs) else ""
     return (
         f'<h2>{escape(what)}{mark(MEASURED)}</h2><p class="note">{escape(at)}, each client on its own test rows.{late} '
         f"{escape(note)}"
@@ -163,14 +163,14 @@ def _legend(legend: Legend) -> str:
     return f'<nav class="legend" aria-label="shown in the charts">Show: {buttons}</nav>'
 
 
-def _ledger(several: Sequence[RunSummary]) -> str:
+def _ledger(runs: Sequence[RunSummary]) -> str:
     parts = [
         "<h2>Ledger</h2>",
         '<p class="note">Every charge, made before its release, replayed by the accountant.</p>',
     ]
-    for findings in several:
+    for findings in runs:
         lines = sorted(findings.statement, key=lambda line: -line.epsilon)
-        parts.append(f"<h3>{escape(findings.title)}</h3>" if len(several) > 1 else "")
+        parts.append(f"<h3>{escape(findings.title)}</h3>" if len(runs) > 1 else "")
         if not lines:
             parts.append("<p>Nothing was charged.</p>")
             continue
@@ -191,12 +191,12 @@ def _ledger_row(line: Any) -> str:
     )
 
 
-def _small_print(several: Sequence[RunSummary]) -> str:
+def _small_print(runs: Sequence[RunSummary]) -> str:
     parts = ["<h2>How it was run</h2>"]
-    for findings in several:
+    for findings in runs:
         about = json.dumps(dict(findings.environment), indent=2)
         for name, text in (("configuration", findings.config), ("environment", about)):
-            summary = escape(f"{_whose(findings, several)}{name}")
+            summary = escape(f"{_whose(findings, runs)}{name}")
             parts.append(f'<details><summary>{summary}</summary><pre tabindex="0">{escape(text)}</pre></details>')
     return "".join(parts)
 
@@ -206,19 +206,19 @@ __all__ = ["open_all", "places", "tell", "write_html", "write_png"]
 
 def open_all(paths: Sequence[Path]) -> list[RunSummary]:
     """The runs in these folders, each under a title of its own."""
-    several = [open_run(path) for path in paths]
-    titles = [findings.title for findings in several]
+    runs = [open_run(path) for path in paths]
+    titles = [findings.title for findings in runs]
     if len(set(titles)) < len(titles):
         twice = next(title for title in titles if titles.count(title) > 1)
         raise TacitError(f"two of the runs are called '{twice}': give each run once, or rename one of the folders")
-    return several
+    return runs
 
 
-def tell(several: Sequence[RunSummary]) -> Iterator[RenderableType]:
+def tell(runs: Sequence[RunSummary]) -> Iterator[RenderableType]:
     """What a terminal shows: tables, guarantees in words, and whatever a reader must be warned of."""
-    yield comparison(several) if len(several) > 1 else level_table(several[0])
-    for findings in several:
-        if len(several) > 1:
+    yield comparison(runs) if len(runs) > 1 else level_table(runs[0])
+    for findings in runs:
+        if len(runs) > 1:
             yield f"\n{findings.title}"
         yield from findings.lines()
 
@@ -230,15 +230,15 @@ def places(paths: Sequence[Path]) -> tuple[Path, Path]:
     return paths[0].parent / "comparison.html", paths[0].parent / "comparison.png"
 
 
-def write_html(several: Sequence[RunSummary], path: Path) -> Path:
+def write_html(runs: Sequence[RunSummary], path: Path) -> Path:
     """One file that needs no other and no network."""
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page(several).encode())
+    write_atomically(path, page(runs).encode())
     return path
 
 
-def write_png(several: Sequence[RunSummary], path: Path) -> Path:
+def write_png(runs: Sequence[RunSummary], path: Path) -> Path:
     """All figures in one image; those of simulation only are marked."""
     nothing = Figure("nothing", "", [Panel("nothing was evaluated yet", "round", "")])
-    return write_image(figures(several) or [nothing], path)
+    return write_image(figures(runs) or [nothing], path)

@@ -55,9 +55,9 @@ def _figures(round: int, scores: Scores, levels: Sequence[str]) -> Iterator[Row]
         yield Row(round, ALL, "common_loss", scores.loss)
     yield Row(round, ALL, "strangers", scores.strangers)
     for index, level in [(None, ALL), *((j, label(name)) for j, name in enumerate(levels))]:
-        found = {which: scores.summary(which, index) for which in WHICH}
-        yield Row(round, level, "clients", found["personal"].clients)
-        for which, summary in found.items():
+        summaries = {which: scores.summary(which, index) for which in WHICH}
+        yield Row(round, level, "clients", summaries["personal"].clients)
+        for which, summary in summaries.items():
             for statistic in STATISTICS:
                 value = getattr(summary, statistic)
                 if not math.isnan(value):
@@ -102,10 +102,10 @@ def read(path: Path) -> list[Row]:
         text = content.decode()
         whole = text[: text.rfind("\n") + 1]
         lines = list(csv.reader(io.StringIO(whole, newline="")))[1:]
-        found = [Row(int(round), level, metric, float(value)) for round, level, metric, value in lines]
+        rows = [Row(int(round), level, metric, float(value)) for round, level, metric, value in lines]
     except (ValueError, csv.Error) as error:
         raise StorageError(f"{path} is damaged ({error}): restore it from a backup or start the run anew") from error
-    return [row for row in found if "_epsilon_" not in row.metric]  # earlier versions kept their own
+    return [row for row in rows if "_epsilon_" not in row.metric]  # earlier versions kept their own
 
 
 def frame(rows: Iterable[Row]) -> "pd.DataFrame":

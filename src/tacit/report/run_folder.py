@@ -83,12 +83,12 @@ def ledger_in(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise TacitError(f"there is no run at {path}: give the folder that `tacit run` printed")
-    found = Folder(path).ledger
-    if not found.is_file():
+    ledger = Folder(path).ledger
+    if not ledger.is_file():
         raise TacitError(
             f"{path} holds no ledger.sqlite: give the folder of a run, or of a federation's server or member"
         )
-    return found
+    return ledger
 
 
 def epochs_in(folder: Path) -> int | None:
@@ -101,8 +101,8 @@ def epochs_in(folder: Path) -> int | None:
         return None
     if not isinstance(training := content.get("training"), dict):
         return int(content.get("epochs", 1))
-    found = re.search(r"\bepochs=(\d+)", str(training.get("value")))  # put together in Python: the text of `Training`
-    return int(found[1]) if found else None
+    match = re.search(r"\bepochs=(\d+)", str(training.get("value")))  # put together in Python: the text of `Training`
+    return int(match[1]) if match else None
 
 
 def recomputed(lines: Sequence[Line]) -> list[str]:

@@ -42,10 +42,10 @@ class Spending:
         """Refuses a ledger that was changed, or does not keep what the facts promise. `epochs`: as in `statement`."""
         ledger.check()
         entries = tuple(put_right(entry, epochs) for entry in ledger.entries())
-        found = cls(facts, ledger.budgets(), ledger.stays(), entries)
-        found._check_promises()
-        found._check_rounds()
-        return found
+        spending = cls(facts, ledger.budgets(), ledger.stays(), entries)
+        spending._check_promises()
+        spending._check_rounds()
+        return spending
 
     @cached_property
     def rounds(self) -> int:
@@ -59,24 +59,24 @@ class Spending:
 
     def after(self, rounds: int) -> dict[str, Spent]:
         """As `now`, of the first `rounds` rounds."""
-        found = self._histories(rounds)
+        histories = self._histories(rounds)
         return {
-            promise.level: self._worst(list(undominated(found[promise.level])), promise)
+            promise.level: self._worst(list(undominated(histories[promise.level])), promise)
             for promise in self.facts.promises
-            if promise.level in found and promise.delta is not None
+            if promise.level in histories and promise.delta is not None
         }
 
     def costliest(self, level: str) -> dict[Any, int]:
         """The events behind the level's figure in `now`: those of the client that spent most; none for no account."""
-        found, bounds = self._promises[level], {}
+        promise, bounds = self._promises[level], {}
         for history in undominated(self._histories(self.rounds).get(level, ())):
-            bounds[history] = answer(dict(history), found.delta or 0.5, self._relation(found), "rdp").epsilon
+            bounds[history] = answer(dict(history), promise.delta or 0.5, self._relation(promise), "rdp").epsilon
         asked: Accountant = self.facts.accountant  # type: ignore[assignment]
         best: tuple[float, History] = (-1.0, frozenset())
         for history in sorted(bounds, key=lambda each: bounds[each], reverse=True):
             if bounds[history] <= best[0]:
                 break
-            cost = answer(dict(history), found.delta or 0.5, self._relation(found), asked).epsilon
+            cost = answer(dict(history), promise.delta or 0.5, self._relation(promise), asked).epsilon
             best = max(best, (cost, history), key=lambda each: each[0])
         return dict(best[1])
 
@@ -90,8 +90,8 @@ class Spending:
     @cached_property
     def over_rounds(self) -> list[tuple[int, dict[str, Spent]]]:
         """`after` some rounds, the last of them included: as many as a chart needs."""
-        several = min(self.rounds, _POINTS)
-        return [(at, self.after(at)) for at in (round(self.rounds * k / several) for k in range(1, several + 1))]
+        points = min(self.rounds, _POINTS)
+        return [(at, self.after(at)) for at in (round(self.rounds * k / points) for k in range(1, points + 1))]
 
     @property
     def every_round(self) -> bool:
@@ -101,11 +101,11 @@ class Spending:
     @cached_property
     def _level_scopes(self) -> dict[str, set[int]]:
         """The rounds in which each level was charged."""
-        found: dict[str, set[int]] = {}
+        scopes: dict[str, set[int]] = {}
         for entry in self.entries:
             if entry.scope.startswith("level:"):
-                found.setdefault(entry.scope, set()).add(entry.round)
-        return found
+                scopes.setdefault(entry.scope, set()).add(entry.round)
+        return scopes
 
     # to whom charges count
 
@@ -115,29 +115,29 @@ class Spending:
         for entry in self.entries:
             if entry.round < rounds:
                 spent.setdefault(entry.scope, Counter())[entry.event] += entry.count
-        found: dict[str, set[History]] = {level: set() for level in self._held()}
+        histories: dict[str, set[History]] = {level: set() for level in self._held()}
         for scope, events in spent.items():
             for level in self._levels_of(scope):
-                if level in found and not self._left(scope, level):
-                    found[level].add(frozenset(events.items()))
+                if level in histories and not self._left(scope, level):
+                    histories[level].add(frozenset(events.items()))
         for client, events in replayed(self._spent, self.stays, rounds).items():
             if events:
-                found.setdefault(self.stays[client][-1].level, set()).add(frozenset(events.items()))
-        return found
+                histories.setdefault(self.stays[client][-1].level, set()).add(frozenset(events.items()))
+        return histories
 
     def _spent(self, scope: str, since: int, until: int | None) -> Counter[Any]:
-        found: Counter[Any] = Counter()
+        counts: Counter[Any] = Counter()
         for entry in self._by_scope.get(scope, ()):
             if since <= entry.round < (self.rounds if until is None else until):
-                found[entry.event] += entry.count
-        return found
+                counts[entry.event] += entry.count
+        return counts
 
     @cached_property
     def _by_scope(self) -> dict[str, list[Entry]]:
-        found: dict[str, list[Entry]] = {}
+        entries: dict[str, list[Entry]] = {}
         for entry in self.entries:
-            found.setdefault(entry.scope, []).append(entry)
-        return found
+            entries.setdefault(entry.scope, []).append(entry)
+        return entries
 
     def _held(self) -> set[str]:
         """Levels of whose clients some have an account, be it untouched."""
@@ -178,37 +178,39 @@ class Spending:
         charged = {entry.scope for entry in self.entries}
         for scope in sorted({*self.budgets, *charged}):
             for level in self._levels_of(scope):
-                found = self._promises.get(level)
-                if found is None:
+                promised = self._promises.get(level)
+                if promised is None:
                     raise _disagree(f"the ledger has charges of level '{level}', and the facts do not name it")
                 if scope in charged:
-                    self._check_standing(found)
+                    self._check_standing(promised)
                 line = self.budgets.get(scope)
                 if line is not None and not (scope.startswith("client:") and scope[7:] in self.stays):
-                    self._check_terms(found, line)
+                    self._check_terms(promised, line)
         for stays in self.stays.values():
-            last, found = promise(stays), self._promises.get(promise(stays).level)
-            if found is None or (found.budget, found.delta) != (last.epsilon, last.delta):
+            last, promised = promise(stays), self._promises.get(promise(stays).level)
+            if promised is None or (promised.budget, promised.delta) != (last.epsilon, last.delta):
                 raise _disagree(f"the ledger has clients that changed to '{last.level}', with another promise")
 
-    def _check_standing(self, found: Promise) -> None:
+    def _check_standing(self, promised: Promise) -> None:
         if self.stays:  # levels may have emptied since
             return
-        if found.standing != "protected" or not found.clients:
-            said = f"{found.clients} clients, {found.standing}"
-            raise _disagree(f"the ledger has charges of level '{found.level}', of which the facts say: {said}")
+        if promised.standing != "protected" or not promised.clients:
+            said = f"{promised.clients} clients, {promised.standing}"
+            raise _disagree(f"the ledger has charges of level '{promised.level}', of which the facts say: {said}")
 
-    def _check_terms(self, found: Promise, line: Budget) -> None:
+    def _check_terms(self, promised: Promise, line: Budget) -> None:
         pairs = (
-            ("epsilon", found.budget, line.epsilon),
-            ("delta", found.delta, line.delta),
+            ("epsilon", promised.budget, line.epsilon),
+            ("delta", promised.delta, line.delta),
             ("unit", self.facts.unit, line.unit),
             ("accountant", self.facts.accountant, line.accountant),
-            ("relation", found.relation or line.relation, line.relation),
+            ("relation", promised.relation or line.relation, line.relation),
         )
         for name, said, kept in pairs:
             if said != kept:
-                raise _disagree(f"the {name} of level '{found.level}' is {said} in the facts and {kept} in the ledger")
+                raise _disagree(
+                    f"the {name} of level '{promised.level}' is {said} in the facts and {kept} in the ledger"
+                )
 
     def _check_rounds(self) -> None:
         for scope, rounds in self._level_scopes.items():
@@ -218,30 +220,30 @@ class Spending:
 
     # what it costs
 
-    def _worst(self, histories: list[History], found: Promise) -> Spent:
+    def _worst(self, histories: list[History], promised: Promise) -> Spent:
         asked: Accountant = self.facts.accountant  # type: ignore[assignment]
         if not histories:
             return {asked: 0.0} | {"rdp": 0.0}
-        delta, relation = found.delta or 0.0, self._relation(found)
+        delta, relation = promised.delta or 0.0, self._relation(promised)
         bounds = {history: answer(dict(history), delta, relation, "rdp").epsilon for history in histories}
         return _tightest(bounds, delta, relation, asked) | {"rdp": max(bounds.values())}
 
-    def _relation(self, found: Promise) -> Relation:
-        return found.relation or self.entries[0].relation  # type: ignore[return-value]
+    def _relation(self, promised: Promise) -> Relation:
+        return promised.relation or self.entries[0].relation  # type: ignore[return-value]
 
 
 def _tightest(bounds: Mapping[History, float], delta: float, relation: Relation, asked: Accountant) -> Spent:
     """The largest epsilon by the plan's accountant. PLD is at most RDP, so most histories need no second look."""
     if asked == "rdp":
         return {}
-    worst, given = 0.0, {"pld"}
+    worst, accountants = 0.0, {"pld"}
     for history in sorted(bounds, key=lambda each: bounds[each], reverse=True):
         if bounds[history] <= worst:
             break
-        found = answer(dict(history), delta, relation, asked)
-        worst = max(worst, found.epsilon)
-        given.add(found.accountant)
-    return {} if "rdp" in given else {"pld": worst}
+        answered = answer(dict(history), delta, relation, asked)
+        worst = max(worst, answered.epsilon)
+        accountants.add(answered.accountant)
+    return {} if "rdp" in accountants else {"pld": worst}
 
 
 def _disagree(what: str) -> StorageError:

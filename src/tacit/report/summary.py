@@ -63,15 +63,15 @@ class RunSummary:
             return None
         table = self._table
         at = self.last if round is None else round
-        found = table[(table["round"] == at) & (table["level"] == level) & (table["metric"] == metric)]["value"]
-        return float(found.iloc[-1]) if len(found) else None
+        values = table[(table["round"] == at) & (table["level"] == level) & (table["metric"] == metric)]["value"]
+        return float(values.iloc[-1]) if len(values) else None
 
     def series(self, level: str, metric: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a figure; empty where there is none."""
         if not self.facts.shares and metric.startswith("shared"):
             return [], []
-        found = self._table[(self._table["level"] == level) & (self._table["metric"] == metric)]
-        return found["round"].tolist(), found["value"].tolist()
+        rows = self._table[(self._table["level"] == level) & (self._table["metric"] == metric)]
+        return rows["round"].tolist(), rows["value"].tolist()
 
     def accuracies(self, level: str | None = None) -> list[float]:
         """Of the personal models at the end, one for each client, of one level or of all."""
@@ -85,13 +85,13 @@ class RunSummary:
 
     def spent_over_rounds(self, level: str) -> dict[str, tuple[list[int], list[float]]]:
         """By accountant: rounds, and what the level had spent after them, replayed from the ledger."""
-        found: dict[str, tuple[list[int], list[float]]] = {}
+        series: dict[str, tuple[list[int], list[float]]] = {}
         for round, by_level in [] if self.spending is None else self.spending.over_rounds:
             for accountant, value in by_level.get(level, {}).items():
-                rounds, values = found.setdefault(accountant, ([], []))
+                rounds, values = series.setdefault(accountant, ([], []))
                 rounds.append(round)
                 values.append(value)
-        return found
+        return series
 
     @property
     def what(self) -> str:

@@ -55,26 +55,26 @@ def _figures_of(findings: RunSummary) -> str:
     return "accuracies" if metric == "accuracy" else metric
 
 
-def _last(several: Sequence[RunSummary]) -> str:
-    whats = dict.fromkeys(_figures_of(findings) for findings in several)
+def _last(runs: Sequence[RunSummary]) -> str:
+    whats = dict.fromkeys(_figures_of(findings) for findings in runs)
     return f"{', '.join(whats)} at the last evaluated round, simulation only"
 
 
-def _metric(several: Sequence[RunSummary]) -> str:
-    return ", ".join(dict.fromkeys(findings.facts.metric for findings in several))
+def _metric(runs: Sequence[RunSummary]) -> str:
+    return ", ".join(dict.fromkeys(findings.facts.metric for findings in runs))
 
 
-def comparison(several: Sequence[RunSummary]) -> Group:
+def comparison(runs: Sequence[RunSummary]) -> Group:
     """Runs below each other, level by level. A local-only run is the baseline of every personal figure."""
-    accuracy = _table(_metric(several), _last(several))
-    privacy = _table("privacy", next(filter(None, (wording.simulation(findings.facts) for findings in several)), None))
+    accuracy = _table(_metric(runs), _last(runs))
+    privacy = _table("privacy", next(filter(None, (wording.simulation(findings.facts) for findings in runs)), None))
     for table in (accuracy, privacy):
         table.add_column("run", overflow="fold")
         table.add_column("level", overflow="fold")
     accuracy.add_column("clients", justify="right", no_wrap=True)
     _add_figures(accuracy)
     privacy.add_column("guarantee and epsilon spent")
-    for findings in several:
+    for findings in runs:
         held = [promise for promise in findings.facts.promises if promise.clients]
         for promise in held:
             row = [findings.title, promise.level]
@@ -121,18 +121,18 @@ def _privacy(findings: RunSummary, promise: Promise) -> str:
     return f"{kind}: epsilon {wording.spent(promise, findings.epsilons.get(promise.level))}"
 
 
-def over_seeds(several: Sequence[RunSummary]) -> Table:
+def over_seeds(runs: Sequence[RunSummary]) -> Table:
     """Mean and standard deviation over runs that differ in nothing but the seed."""
-    table = _table(f"{several[0].facts.name}: mean and standard deviation over {len(several)} seeds", _last(several))
+    table = _table(f"{runs[0].facts.name}: mean and standard deviation over {len(runs)} seeds", _last(runs))
     table.add_column("level")
     _add_figures(table)
-    for place, name in several[0].groups():
-        table.add_row(name, *(_mean_and_std(several, place, metric) for _, metric in FIGURES))
+    for place, name in runs[0].groups():
+        table.add_row(name, *(_mean_and_std(runs, place, metric) for _, metric in FIGURES))
     return table
 
 
-def _mean_and_std(several: Sequence[RunSummary], place: str, metric: str) -> str:
-    values = [value for findings in several if (value := findings.value(place, metric)) is not None]
+def _mean_and_std(runs: Sequence[RunSummary], place: str, metric: str) -> str:
+    values = [value for findings in runs if (value := findings.value(place, metric)) is not None]
     if not values:
         return "-"
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

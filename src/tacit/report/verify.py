@@ -36,12 +36,12 @@ class Whose:
 def verify(folder: Path, others: Sequence[Path] = (), client: str | None = None) -> list[Check]:
     """All checks of the ledger in a folder; `others`: folders, ledgers or lists of heads that were kept elsewhere."""
     with Ledger.read(ledger_in(folder)) as ledger:
-        found = [*examine(folder, ledger), *_accounts(ledger)]
-        if all(check.passed is not False for check in found):
-            found += _reports(folder)
+        checks = [*examine(folder, ledger), *_accounts(ledger)]
+        if all(check.passed is not False for check in checks):
+            checks += _reports(folder)
         for other in others:
-            found += _elsewhere(folder, ledger, other, client)
-        return found
+            checks += _elsewhere(folder, ledger, other, client)
+        return checks
 
 
 def _accounts(ledger: Ledger) -> Iterator[Check]:
@@ -94,13 +94,13 @@ def _elsewhere(folder: Path, ledger: Ledger, other: Path, client: str | None) ->
         return
     with Ledger.read(ledger_in(place) if place.is_dir() else place) as theirs:
         mine, yours = _whose(folder, client), _whose(place, client)
-        found = [compare(ledger, kept.head, _by(other, kept)) for kept in theirs.kept(mine.owner, mine.run)]
+        checks = [compare(ledger, kept.head, _by(other, kept)) for kept in theirs.kept(mine.owner, mine.run)]
         back = [
             compare(theirs, kept.head, _by(folder, kept), str(other)) for kept in ledger.kept(yours.owner, yours.run)
         ]
-    if not found:
+    if not checks:
         yield Check(False, f"{other}: it has kept no head of this ledger")
-    yield from _summed(found)
+    yield from _summed(checks)
     yield from _summed(back)
 
 

@@ -141,8 +141,8 @@ def whole(facts: Facts, epsilons: Mapping[str, Spent]) -> str:
     if bare or once:
         why = "have none" if bare and bare[0].standing == "no noise" else "opted out"
         why += ", some of them for a time" if once else ""
-        several = sum(promise.clients for promise in bare) + once
-        return f"{who}no guarantee, because {several:,} of {facts.clients:,} clients {why}."
+        clients = sum(promise.clients for promise in bare) + once
+        return f"{who}no guarantee, because {clients:,} of {facts.clients:,} clients {why}."
     held = [promise for promise in facts.promises if promise.clients and promise.standing == "protected"]
     known = [(promise, epsilons[promise.level]) for promise in held if epsilons.get(promise.level)]
     if not known:
