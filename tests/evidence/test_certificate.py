@@ -1,5 +1,6 @@
 """A certificate says what the ledger says, and `tacit verify` refuses one that does not, without torch."""
 
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from tacit.cli.main import app
 from tacit.errors import TacitError
-from tacit.evidence import certificate, signing
+from tacit.evidence import certificate, questions, signing
 from tacit.evidence.certificate_page import model_card, page
 from tacit.evidence.verify import verify
 from tacit.methods import FedAvg
@@ -109,6 +110,66 @@ def lie_about_delta(case: Case) -> None:
     case.rewrite(lambda content: content["guarantees"][0].update(delta=1e-9), case.key)
 
 
+def edit_opted_out(case: Case) -> None:
+    case.rewrite(lambda content: content["opted_out"].update(clients=0))
+
+
+def lie_about_who_opted_out(case: Case) -> None:
+    case.rewrite(lambda content: content["opted_out"].update(clients=0), case.key)
+
+
+def lie_about_the_promises(case: Case) -> None:
+    """The promises themselves, with all that is bound to them: the ledger still names the true file."""
+
+    def change(content: dict[str, Any]) -> None:
+        content["promises"] = content["promises"].replace("opted out", "nothing leaves")
+        content["hashes"]["files"]["facts.json"] = hashlib.sha256(content["promises"].encode()).hexdigest()
+
+    case.rewrite(change, case.key)
+
+
+def lie_about_the_unit(case: Case) -> None:
+    """All words of a client-level run for those of a record-level one."""
+
+    def change(content: dict[str, Any]) -> None:
+        content["guarantees"][0]["unit"] = content["run"]["unit"] = "record"
+        content["guarantees"][0]["words"] = questions.say(content["guarantees"][0])
+        content["questions"] = questions.twelve_questions(content)
+        content["nist_sp_800_226"] = questions.nist_factors(content)
+        content["deployments_registry"] = questions.registry_entry(content)
+
+    case.rewrite(change, case.key)
+
+
+def lie_in_words(case: Case) -> None:
+    case.rewrite(lambda content: content["guarantees"][0].update(words="Nobody can learn anything."), case.key)
+
+
+def lie_in_an_answer(case: Case) -> None:
+    case.rewrite(lambda content: content["questions"][3].update(answer="Epsilon is 0.1."), case.key)
+
+
+def lie_about_neighbours(case: Case) -> None:
+    case.rewrite(lambda content: content["guarantees"][0].update(neighbours="replace one row"), case.key)
+
+
+def lie_about_what_was_released(case: Case) -> None:
+    case.rewrite(lambda content: content["guarantees"][0].update(released=["once, much noise"]), case.key)
+
+
+def lie_about_rounds(case: Case) -> None:
+    case.rewrite(lambda content: content["run"]["rounds"].update(charged=1), case.key)
+
+
+def lie_about_the_configuration(case: Case) -> None:
+    case.rewrite(lambda content: content["hashes"]["files"].update({"config.toml": "0" * 64}), case.key)
+
+
+def truncate_ledger(case: Case) -> None:
+    """The file is cut off: a copy that was not finished."""
+    case.ledger.write_bytes(case.ledger.read_bytes()[:6000])
+
+
 def unguarded(case: Case) -> sqlite3.Connection:
     db = sqlite3.connect(case.ledger)
     for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
@@ -165,6 +226,17 @@ FAULTS: list[tuple[Callable[..., None], str]] = [
     (lie_about_epsilon, "level private: epsilon 1 at delta"),
     (lie_about_mu, "mu 0.3, again"),
     (lie_about_delta, "level private: epsilon"),
+    (edit_opted_out, "signature: was not made over this content"),
+    (lie_about_who_opted_out, "promises: others opted out than is stated"),
+    (lie_about_the_promises, "promises: not those that the ledger names"),
+    (lie_about_the_unit, "unit is 'record', and the ledger has 'client'"),
+    (lie_in_words, "level private: words is 'Nobody can learn anything.'"),
+    (lie_in_an_answer, "words: questions does not follow"),
+    (lie_about_neighbours, "level private: neighbours is 'replace one row'"),
+    (lie_about_what_was_released, "level private: released is"),
+    (lie_about_rounds, "rounds: 1 are stated, 4 were charged"),
+    (lie_about_the_configuration, "promises: not those that the ledger names"),
+    (truncate_ledger, "cannot be checked: "),
     (remove_row, "chain: "),
     (reorder_rounds, "chain: "),
     (rebuild_ledger, "head: another run's ledger"),
@@ -180,6 +252,15 @@ FAULTS: list[tuple[Callable[..., None], str]] = [
 def test_a_fault_is_refused_with_its_reason(case: Case, issued: Path, fault: Callable[..., None], reason: str) -> None:
     fault(case, issued) if fault.__name__.startswith("exchange") else fault(case)
     assert reason in case.failures()
+
+
+def test_what_the_issuer_was_to_fill_in_may_be_filled_in(case: Case) -> None:
+    def fill(content: dict[str, Any]) -> None:
+        product = content["deployments_registry"]["deployment"]["product"]
+        product.update(intended_use="demonstration", data_curators=["a university", "a hospital"])
+
+    case.rewrite(fill, case.key)
+    assert case.failures() == ""
 
 
 def test_it_is_verified_on_a_machine_without_torch(case: Case) -> None:

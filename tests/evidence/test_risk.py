@@ -63,3 +63,50 @@ def test_nothing_released_is_no_risk_and_a_release_without_noise_is_all_of_it() 
     assert (nothing.mu, nothing.advantage) == (0, 0)
     assert nothing.found == pytest.approx(0.01)
     assert (bare.mu, bare.advantage, bare.found) == (math.inf, 1, 1)
+
+
+HISTORIES: list[tuple[Any, int]] = [
+    (dp.GaussianDpEvent(2.0), 3),
+    (dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.2)), 500),
+    (dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(0.8)), 20),
+]
+
+
+def library_distribution(event: Any, times: int) -> Any:
+    """dp-accounting's own, which the packages below read."""
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant.compose(event, times)
+    return accountant._pld
+
+
+@pytest.mark.parametrize(("event", "times"), HISTORIES, ids=["Gaussians", "many sampled", "few sampled"])
+def test_advantage_and_curve_are_those_of_riskcal_and_never_below(event: Any, times: int) -> None:
+    theirs = pytest.importorskip("riskcal.analysis", reason="riskcal is not installed: pip install riskcal")
+    pld, found = library_distribution(event, times), risk(profile({event: times}, "add/remove"))
+    assert found.advantage == pytest.approx(theirs.get_advantage_from_pld(pld), abs=1e-4)
+    assert found.advantage >= theirs.get_advantage_from_pld(pld) - 1e-9
+    alarms, misses = np.array(found.curve).T
+    assert misses == pytest.approx(theirs.get_beta_from_pld(pld, alpha=alarms), abs=1e-4)
+    assert (misses <= theirs.get_beta_from_pld(pld, alpha=alarms) + 1e-9).all()
+    assert found.found == pytest.approx(1 - float(theirs.get_beta_from_pld(pld, alpha=0.01)), abs=1e-4)
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.5, 1.0, 3.0])
+def test_figures_of_a_mu_are_those_of_riskcal(mu: float) -> None:
+    theirs = pytest.importorskip("riskcal.analysis", reason="riskcal is not installed: pip install riskcal")
+    found = gaussian_risk(mu)
+    assert found.advantage == pytest.approx(float(theirs.get_advantage_from_gdp(mu)), abs=1e-6)
+    assert found.found == pytest.approx(1 - float(theirs.get_beta_from_gdp(mu, alpha=0.01)), abs=1e-6)
+
+
+@pytest.mark.parametrize(("event", "times"), HISTORIES, ids=["Gaussians", "many sampled", "few sampled"])
+def test_mu_is_no_smaller_than_that_of_gdpnum_and_the_same_for_gaussians(event: Any, times: int) -> None:
+    """Its mu fits the curve in the middle; ours covers every delta down to the cut."""
+    theirs = pytest.importorskip("gdpnum", reason="gdpnum is not installed: pip install gdpnum")
+    mu, _ = theirs.PLDConverter(library_distribution(event, times)).get_mu_and_regret()
+    found = risk(profile({event: times}, "add/remove")).mu
+    assert found >= mu - 1e-3
+    if isinstance(event, dp.GaussianDpEvent):
+        assert found == pytest.approx(mu, abs=1e-3)

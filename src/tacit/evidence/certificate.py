@@ -18,7 +18,7 @@ from typing import Any, Final
 from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.evidence import signing
-from tacit.evidence.questions import nist_factors, registry_entry, twelve_questions
+from tacit.evidence.questions import nist_factors, not_covered, opted_out, registry_entry, say, twelve_questions
 from tacit.evidence.replay import Account, read_accounts
 from tacit.evidence.second_accountant import TOLERANCE, second_epsilon
 from tacit.privacy.accounting.accountant import profile
@@ -26,9 +26,8 @@ from tacit.privacy.accounting.events import describe, from_json
 from tacit.privacy.accounting.risk import CUT, Risk, risk
 from tacit.privacy.ledger.earlier_events import recomputed
 from tacit.privacy.ledger.ledger import Ledger, Line
-from tacit.privacy.ledger.statement import SIMULATION, moved, statement
+from tacit.privacy.ledger.statement import moved, statement
 from tacit.privacy.mechanisms import words_of
-from tacit.privacy.plan import FAST
 from tacit.report import wording
 from tacit.report.facts import Facts, Promise
 from tacit.report.integrity import open_ledger
@@ -47,6 +46,11 @@ class Subject:
     folder: Folder
     facts: Facts
     simulated: bool
+
+    @property
+    def promises(self) -> Path:
+        """The file that tells what was promised."""
+        return self.folder.facts if self.simulated else self.folder.path / PROMISES
 
     @classmethod
     def of(cls, path: Path) -> "Subject":
@@ -88,19 +92,21 @@ def _content(subject: Subject, ledger: Ledger) -> dict[str, Any]:
     facts, place = subject.facts, subject.folder.path
     accounts, lines = read_accounts(subject.folder.ledger), _lines(ledger)
     tuning, departed = _json(place / TUNING), _departed(place, accounts)
+    promises = subject.promises.read_text(encoding="utf-8")
     content: dict[str, Any] = {
         "format": FORMAT,
         "run": _run(subject, ledger),
         "guarantees": [_guarantee(promise, facts, accounts, lines) for promise in facts.promises if promise.clients],
         "accounts": {scope: _stated(lines[scope]) for scope in accounts},
-        "opted_out": _opted_out(facts),
+        "opted_out": opted_out(json.loads(promises)["promises"]),
         "departed": departed,
         "tuning": tuning,
-        "not_covered": list(_not_covered(subject, tuning)),
         "releases": list(_releases(subject)),
         "hashes": _hashes(subject, ledger),
+        "promises": promises,  # as the run's own file has them, which the ledger names
         "countersignatures": [],
     }
+    content["not_covered"] = not_covered(content)
     content["questions"] = twelve_questions(content)
     content["nist_sp_800_226"] = nist_factors(content)
     content["deployments_registry"] = registry_entry(content)
@@ -162,7 +168,7 @@ def _guarantee(
     again = second_epsilon(worst.history, line.delta or 0.0, line.relation, line.accountant)
     stated = max(again, line.epsilon) if again > line.epsilon * (1 + TOLERANCE) else line.epsilon
     figures = _risk(worst, line)
-    return found | {
+    entry = found | {
         "account": worst.scope,
         "accounts": len(own),
         "epsilon": _number(stated),
@@ -181,8 +187,8 @@ def _guarantee(
         "advantage": figures.advantage,
         "found_at_1_percent_false_alarms": figures.found,
         "trade_off": [list(point) for point in figures.curve],
-        "words": _say(line, stated, figures, facts, promise),
     }
+    return entry | {"words": say(entry)}
 
 
 def _counts(account: Account, promise: Promise) -> bool:
@@ -202,42 +208,6 @@ def _risk(account: Account, line: Line) -> Risk:
 def _in_words(account: Account, unit: str) -> list[str]:
     often = sorted(account.history.items(), key=lambda item: -item[1])
     return [f"{count:,} times {describe(from_json(text), unit)}" for text, count in often[:5]]
-
-
-def _say(line: Line, stated: float, figures: Risk, facts: Facts, promise: Promise) -> str:
-    """The whole promise as sentences."""
-    who = {"client": "everything that one client contributed", "record": "any one record of a client"}[facts.unit]
-    return (
-        f"Protected is {who}: {facts.unit}-level differential privacy ({wording.neighbours(promise, facts.unit)}) with "
-        f"epsilon {wording.number(stated)} at delta {line.delta:g}, by {line.accountant.upper()}; "
-        f"{words_of(facts.plan).against}. {figures.words}"
-    )
-
-
-def _opted_out(facts: Facts) -> dict[str, Any]:
-    bare = [promise for promise in facts.promises if promise.standing in ("opted out", "no noise") and promise.clients]
-    return {
-        "clients": sum(promise.clients for promise in bare),
-        "levels": [promise.level for promise in bare],
-        "for_some_rounds": sum(promise.once_open for promise in facts.promises if promise not in bare),
-    }
-
-
-def _not_covered(subject: Subject, tuning: Any) -> Iterator[str]:
-    facts, bare = subject.facts, _opted_out(subject.facts)
-    if bare["clients"] or bare["for_some_rounds"]:
-        yield f"{bare['clients'] + bare['for_some_rounds']:,} clients that opted out, for all or some rounds."
-    if tuning is None:
-        yield "Tuning: choices made by looking at other runs on the same data. None was charged to this ledger."
-    yield "Personal models that a client hands to others: they have seen its rows, and no noise protects them."
-    if subject.simulated:
-        yield f"{wording.as_sentence(SIMULATION)} A deployment draws its noise from the operating system."
-    if FAST in facts.notes:
-        yield "Attacks on floating point: noise was added to floating-point numbers, not to integers."
-    if "not who took part" in words_of(facts.plan).against:
-        yield "Whoever knows who took part in which round, for example by watching the network: sampling hides nothing."
-    yield "How long computations and messages took, and whether a device answered at all."
-    yield "What follows about somebody from what others contributed; and other runs, which have ledgers of their own."
 
 
 # --- what it is bound to

@@ -5,11 +5,66 @@ public registry of differential privacy deployments (opendp/deployments-registry
 cannot know is left to the issuer and says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tacit.privacy.accounting.risk import Risk
+from tacit.privacy.ledger.statement import SIMULATION
+from tacit.report import wording
+
 TO_FILL: Final = "to be filled in by the issuer"
+_FAST: Final = "noise is fast: "  # how a plan's notes tell of noise on floating-point numbers
 _MODEL: Final = {"local": "Local", "record": "Local", "stepwise": "Local", "distributed": "Distributed"}
+
+
+def say(entry: Mapping[str, Any]) -> str:
+    """A level's whole promise as sentences, from its figures."""
+    who = {"client": "everything that one client contributed", "record": "any one record of a client"}[entry["unit"]]
+    infinite, found = float("inf"), entry["found_at_1_percent_false_alarms"]
+    figures = Risk(entry["mu"] or infinite, entry["regret"], entry["advantage"], found, ())
+    epsilon = infinite if entry["epsilon"] is None else entry["epsilon"]
+    return (
+        f"Protected is {who}: {entry['unit']}-level differential privacy ({entry['neighbours']}) with epsilon "
+        f"{wording.number(epsilon)} at delta {entry['delta']:g}, by {entry['accountant'].upper()}; {entry['against']}. "
+        f"{figures.words}"
+    )
+
+
+def opted_out(promises: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Who has no guarantee, from the promises of a run."""
+    bare = [each for each in promises if each["standing"] in ("opted out", "no noise") and each["clients"]]
+    return {
+        "clients": sum(each["clients"] for each in bare),
+        "levels": [each["level"] for each in bare],
+        "for_some_rounds": sum(each["once_open"] for each in promises if each not in bare),
+    }
+
+
+def not_covered(content: Mapping[str, Any]) -> list[str]:
+    """What the guarantees say nothing of, from the rest of a certificate."""
+    run, without = content["run"], content["opted_out"]["clients"] + content["opted_out"]["for_some_rounds"]
+    against = {entry["against"] for entry in content["guarantees"] if entry["epsilon"] is not None}
+    lines = {
+        f"{without:,} clients that opted out, for all or some rounds.": bool(without),
+        "Tuning: choices made by looking at other runs on the same data. None was charged to this ledger.": (
+            content["tuning"] is None
+        ),
+        "Personal models that a client hands to others: they have seen its rows, and no noise protects them.": True,
+        f"{wording.as_sentence(SIMULATION)} A deployment draws its noise from the operating system.": (
+            run["kind"] == "simulation"
+        ),
+        "Attacks on floating point: noise was added to floating-point numbers, not to integers.": any(
+            note.startswith(_FAST) for note in run["notes"]
+        ),
+        "Whoever knows who took part in which round, for example by watching the network: sampling hides nothing.": (
+            any("not who took part" in text for text in against)
+        ),
+        "How long computations and messages took, and whether a device answered at all.": True,
+        "What follows about somebody from what others contributed; and other runs, which have ledgers of their own.": (
+            True
+        ),
+    }
+    return [text for text, holds in lines.items() if holds]
 
 
 def twelve_questions(content: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -16,6 +16,7 @@ import numpy as np
 from tacit.core.files import storage
 from tacit.errors import StorageError, TacitError
 from tacit.evidence import signing
+from tacit.evidence.consistency import check_account, check_promises, check_words
 from tacit.evidence.replay import Account, read_accounts
 from tacit.evidence.second_accountant import TOLERANCE, second_epsilon, second_profile
 from tacit.privacy.accounting.risk import risk
@@ -42,6 +43,7 @@ def verify(path: Path, ledger: Path, models: Path | None = None, key: str | None
     place = ledger / "ledger.sqlite" if ledger.is_dir() else ledger
     found = [*_signatures(content, key), *_guarded(lambda: _ledger(content, place))]
     found += [*_guarded(lambda: _figures(content, place)), *_guarded(lambda: _files(content, place.parent))]
+    found += [*_guarded(lambda: _promises(content, place)), *_guarded(lambda: check_words(content))]
     found += _guarded(lambda: _models(content, models))
     return found
 
@@ -137,7 +139,8 @@ def _figures(content: Mapping[str, Any], place: Path) -> Iterator[Check]:
     wrong = []
     for scope in accounts.keys() & told.keys():
         again = _price(accounts[scope], told[scope]["accountant"], prices)
-        if not _near(told[scope]["epsilon"], again) or told[scope]["delta"] != accounts[scope].delta:
+        same = (told[scope]["delta"], told[scope]["rounds"]) == (accounts[scope].delta, accounts[scope].rounds)
+        if not (same and _near(told[scope]["epsilon"], again)):
             wrong.append(f"{scope}: {_said(told[scope]['epsilon'])} is stated, and {_said(_finite(again))} follows")
     yield Check(not wrong, f"accounts: {wrong[0] if wrong else 'every epsilon follows from its rows'}")
     if content["tuning"] is not None:
@@ -146,6 +149,14 @@ def _figures(content: Mapping[str, Any], place: Path) -> Iterator[Check]:
     for entry in content["guarantees"]:
         if entry["epsilon"] is not None:
             yield from _guarantee(entry, accounts, prices)
+
+
+def _promises(content: Mapping[str, Any], place: Path) -> Iterator[Check]:
+    with Ledger.read(place) as ledger:
+        bound, rounds = ledger.bindings(), ledger.rounds() + 1
+    yield from check_promises(content, bound)
+    told = content["run"]["rounds"]["charged"]
+    yield Check(told == rounds, f"rounds: {told} are stated, {rounds} were charged")
 
 
 def _guarantee(entry: Mapping[str, Any], accounts: Mapping[str, Account], prices: dict[Any, float]) -> Iterator[Check]:
@@ -161,6 +172,7 @@ def _guarantee(entry: Mapping[str, Any], accounts: Mapping[str, Account], prices
         if other.level == entry["level"] and _price(other, entry["accountant"], prices) > again * (1 + TOLERANCE)
     ]
     yield Check(not larger, f"{who}: {'no account spent more' if not larger else f'{larger[0].scope} spent more'}")
+    yield from check_account(entry, account, again)
     within = account.budget is None or again <= account.budget * (1 + TOLERANCE)
     yield Check(within, f"{who}: {'within' if within else 'beyond'} what was promised" + _limit(account))
     yield from _risk(who, entry, account)
@@ -176,6 +188,8 @@ def _risk(who: str, entry: Mapping[str, Any], account: Account) -> Iterator[Chec
     wrong = [
         f"{name} {_said(told)}, again {_said(_finite(value))}" for name, told, value in pairs if not _about(told, value)
     ]
+    if abs(entry["regret"] - found.regret) > _LOOSE / 2:
+        wrong.append(f"regret {entry['regret']:.3g}, again {found.regret:.3g}")
     if len(entry["trade_off"]) != len(found.curve) or not np.allclose(entry["trade_off"], found.curve, atol=_LOOSE / 2):
         wrong.append("the trade-off curve is another")
     yield Check(not wrong, f"{who}: {'; '.join(wrong) if wrong else 'mu, advantage, members found and curve follow'}")

@@ -1,11 +1,19 @@
-"""Guarantees as sentences. Every epsilon comes with its unit, neighbours, delta and accountant."""
+"""Guarantees as sentences. Every epsilon comes with its unit, neighbours, delta and accountant.
+
+Mechanisms are asked for their words when these are needed: who verifies a certificate has no torch.
+"""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tacit.privacy.ledger.statement import SIMULATION
-from tacit.privacy.mechanisms import words_of
-from tacit.report.facts import Facts, Promise
+
+if TYPE_CHECKING:
+    from tacit.privacy.plan import Words
+    from tacit.report.facts import Facts, Promise
 
 Spent = Mapping[str, float]
 
@@ -20,6 +28,13 @@ _NEIGHBOURS = {
     "replace": "replace a client's data",
     "zero-out": "a client's contribution or zero",
 }
+
+
+def words_of(plan: str) -> Words:
+    """What people are told of a plan, by its name."""
+    from tacit.privacy import mechanisms
+
+    return mechanisms.words_of(plan)
 
 
 def number(value: float) -> str:
