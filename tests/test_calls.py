@@ -49,6 +49,23 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "epsilon in a list": (lambda: ANY.Level("p", epsilon=[4], delta=1e-3), "epsilon=[4]"),
     "level without a name": (lambda: ANY.Level(epsilon=4, delta=1e-3), "'name'"),
     "level of a number": (lambda: ANY.Level(4), "name=4"),
+    "level with the name of all": (lambda: tacit.Level("all"), "cannot be called 'all'"),
+    "strengths of levels that are not there": (
+        lambda: train(DATA, MODEL, tacit.Ditto(strength=(0.1, 0.2, 0.3))),
+        "settings for 3 privacy levels, and there are 1",
+    ),
+    "strengths inside of a method": (
+        lambda: train(DATA, MODEL, tacit.KeepLocal(("bias",), tacit.Ditto(strength=(0.1, 0.2)))),
+        "Ditto has settings for 2 privacy levels",
+    ),
+    "no epochs": (lambda: tacit.Training(epochs=0), "epochs must be at least 1"),
+    "alpha of another partition": (
+        lambda: tacit.load("digits", partition="iid", alpha=0.1),
+        "alpha is 0.1, and partition 'iid' does not use it: leave it out, or use 'dirichlet'",
+    ),
+    "groups of no natural clients": (lambda: tacit.load("digits", group=2), "group is 2"),
+    "an estimator's argument without its name": (lambda: ANY.estimation.GaussianMeans(4), "name each argument"),
+    "an estimator's misspelt argument": (lambda: LinearRegressions(sed=1), "did you mean 'seed'"),  # pyright: ignore
     "misspelt epsilon": (lambda: ANY.Level("p", epsilom=4), "did you mean 'epsilon'"),
     "one argument too many": (lambda: ANY.Level("p", 4, 1e-3, None, 5), "too many"),
     "plan as a class": (lambda: ANY.Privacy(tacit.Central, LEVEL), "write Central()"),

@@ -26,7 +26,6 @@ from benchmarks.federation.worlds import World, config_of, federation, note, not
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
 from tacit.federation.protocol.server import FederationServer
-from tacit.federation.protocol.terms import Terms
 from tacit.federation.service import experiment
 from tacit.federation.service.client_dir import ClientFolder
 from tacit.federation.service.server_dir import ServerFolder, Settings
@@ -66,8 +65,7 @@ class Scene:
             home = self.homes[agreement.name] = ClientFolder(self.folder / agreement.name)
             home.settle(agreement, rows)
             seats.append(experiment.seat(plain, agreement.name, agreement.level, len(rows.x), ""))
-        data = world.data
-        self.terms = Terms("restored", experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
+        self.terms = world.offer.terms("restored", tuple(seats))
         self.run_folder, self.wire = ServerFolder(self.folder / "server"), Direct(self.homes)
         self.run_folder.open(self.terms, {}, Settings(60.0, True))
 

@@ -89,26 +89,22 @@ class World:
 
     @property
     def offer(self) -> Offer:
-        data = self.data
-        return Offer(experiment.text_of(self.plain), data.input_shape, data.classes, data.clients)
+        return Offer.on(self.data, experiment.text_of(self.plain))
 
     def agreements(self) -> Iterator[tuple[Agreement, Rows]]:
         """Each client's word and its rows."""
         parts, offer = build(self.config), self.offer
         choices = parts.privacy.choose(parts.federation, self.config.seed)
         for k, name in enumerate(parts.federation.ids):
-            own, test, level = parts.federation.rows(k), parts.federation.test_rows(k), choices.of(k)
-            data = parts.federation
-            rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-            yield replace(Agreement.to(offer, name, level.name), fresh=self.fresh), rows
+            word = Agreement.to(offer, name, choices.of(k).name)
+            yield replace(word, fresh=self.fresh), Rows.of(parts.federation, k)
 
     def terms(self, run: str, fed: Local) -> Terms:
         seats = tuple(
             experiment.seat(self.plain, agreement.name, agreement.level, len(rows.x), public_key(fed, agreement.name))
             for agreement, rows in self.agreements()
         )
-        offer = self.offer
-        return Terms(run, offer.experiment, offer.inputs, offer.classes, seats)
+        return self.offer.terms(run, seats)
 
     def run_folder(self, folder: Path, run: str, fed: Local, deadline: float = 300.0) -> ServerFolder:
         run_folder = ServerFolder(folder / run)

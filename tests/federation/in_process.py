@@ -10,6 +10,7 @@ from torch import nn
 
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset, LocalView
+from tacit.data.layout import Layout
 from tacit.federation.protocol.client import Client
 from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Arrived
@@ -65,7 +66,8 @@ class World:
             Participant(name, choices.of(k).name, int(n), self.keys.get(name, ""))
             for k, (name, n) in enumerate(zip(self.federation.ids, sizes, strict=True))
         )
-        return Terms(self.run_id, "", self.federation.input_shape, self.federation.classes, roster)
+        data = self.federation
+        return Terms(self.run_id, "", data.input_shape, data.classes, roster, Layout.of(data))
 
     def assembled(self, terms: Terms, view: LocalView) -> Assembled:
         choices = {seat.name: seat.level for seat in terms.roster}
@@ -74,8 +76,7 @@ class World:
         return assemble(view, self.model or model_for(self.method), self.method, privacy, self.training, sizes)
 
     def rows(self, place: int) -> Rows:
-        data, own, test = self.federation, self.federation.rows(place), self.federation.test_rows(place)
-        return Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
+        return Rows.of(self.federation, place)
 
     def seen_by(self, place: int, terms: Terms, rows: Rows) -> Assembled:
         made = self.assembled(terms, public_view(terms, self.dtype, place))

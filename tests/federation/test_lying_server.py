@@ -143,16 +143,16 @@ def test_a_member_takes_from_an_offer_what_it_can_derive_itself(tmp_path: Path) 
         read_offer(content)
 
 
-@pytest.mark.parametrize(("cell", "label", "says"), [("nan", "1", "empty"), ("inf", "1", "NaN"), ("1", "5", "labels")])
+@pytest.mark.parametrize(("cell", "label", "says"), [("nan", "1", "empty"), ("inf", "1", "NaN"), ("1", "5", "label 5")])
 def test_what_is_wrong_with_rows_is_said_when_joining(tmp_path: Path, cell: str, label: str, says: str) -> None:
     """Later, a refusal for it would tell the server something."""
     pytest.importorskip("flwr", reason="needs the extra 'flower'")
-    from tacit.federation.service.join import _rows
+    from tacit.federation.service.own_rows import read_rows
 
     table = tmp_path / "my.csv"
     table.write_text("a,b,c,d,e,f,label\n" + "1,2,3,4,5,6,0\n" * 9 + f"1,2,3,4,5,{cell},{label}\n")
     with pytest.raises(TacitError, match=says):
-        _rows(table, OFFER)
+        read_rows(table, OFFER)
 
 
 def undecided(table: type[BaseModel], name: str = "") -> set[str]:

@@ -72,15 +72,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """Three members, two rounds; noise by the seed, to compare with a simulation."""
     folder, config = tmp_path_factory.mktemp("federation"), parse(CONTENT)
     data, text = load_data(config), experiment.text_of(config)
-    offer = Offer(text, data.input_shape, data.classes, data.clients, permitted=None)
+    offer = Offer.on(data, text, permitted=None)
     for k, name in enumerate(data.ids):
-        own, test = data.rows(k), data.test_rows(k)
         word = replace(Agreement.to(offer, name, "private"), fresh=False)
-        rows = Rows(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
-        ClientFolder(folder / name).settle(word, rows)
+        ClientFolder(folder / name).settle(word, Rows.of(data, k))
     seats = tuple(experiment.seat(config, name, "private", 0) for name in data.ids)
     server = ServerFolder(folder / "server")
-    server.open(Terms("run-1", text, data.input_shape, data.classes, seats), {}, Settings(fresh=False))
+    server.open(offer.terms("run-1", seats), {}, Settings(fresh=False))
     server.go(Homes(folder))
     return Ended(folder, server, data, config)
 

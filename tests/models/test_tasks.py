@@ -358,7 +358,7 @@ def test_a_mask_of_which_hugging_face_asks_whether_it_is_full_is_applied() -> No
 def test_a_file_names_loss_and_metrics_and_a_member_runs_only_those_that_it_permits() -> None:
     from tacit.experiments.build import build_objective
     from tacit.experiments.config import parse
-    from tacit.federation.service.experiment import check_keys, foreign_names, refuse_other_targets
+    from tacit.federation.service.experiment import check_keys, foreign_names
 
     content = {"task": {"loss": "mse", "metrics": ["mae", "r2"]}}
     assert build_objective(parse(content)) == Objective("mse", ("mae", "r2"))
@@ -368,5 +368,3 @@ def test_a_file_names_loss_and_metrics_and_a_member_runs_only_those_that_it_perm
     with pytest.raises(TacitError, match=r"'torch\.nn:MSELoss', which is not Tacit's own code"):
         check_keys(own)
     check_keys(own, foreign_names(own))
-    with pytest.raises(TacitError, match="over machines every row has one class"):
-        refuse_other_targets(parse(content))

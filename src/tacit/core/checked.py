@@ -49,6 +49,30 @@ def checked(target: Target) -> Target:
     return kind
 
 
+def checked_names(kind: Target) -> Target:
+    """A class that checks which arguments it is given, and takes their values as they are.
+
+    For estimators in scikit-learn's manner, which keep what they were given and look at it when they are fitted.
+    """
+    target: Any = kind
+    call, signature = target.__init__, inspect.signature(target.__init__)
+
+    @functools.wraps(call)
+    def check(*args: Any, **kwargs: Any) -> None:
+        owner, known = type(args[0]).__name__, [name for name in signature.parameters if name != "self"]
+        if strange := [key for key in kwargs if key not in known]:
+            raise ArgumentError(_unknown(owner, strange[0], kwargs[strange[0]], known, {}))
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError:
+            value = shown(args[-1]) if len(args) > 1 else "..."
+            raise ArgumentError(f"{owner}({value}): name each argument: {', '.join(known)}") from None
+        call(*args, **kwargs)
+
+    target.__init__ = check
+    return kind
+
+
 def _checking(call: Any, fields: Fields) -> Any:
     signature, hints = inspect.signature(call), functools.cache(lambda: _hints(call))
 

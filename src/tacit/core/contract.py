@@ -117,6 +117,11 @@ class Method(Protocol):
     def client(self, view: Shared, state: Tree, site: Site) -> Reply: ...
 
     @property
+    def levels(self) -> int | None:
+        """For how many privacy levels it has settings, one each; None: for any number of them."""
+        return None
+
+    @property
     def idles(self) -> bool:
         """Whether clients that were not asked go on training alone; it costs the time of the whole population."""
         return False

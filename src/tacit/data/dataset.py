@@ -205,7 +205,9 @@ def _held(owner: np.ndarray, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(owner, real.sum(1)), flat[real]
 
 
-def local_view(ids: tuple[str, ...], classes: int, place: int, rows: Pair, test_rows: Pair) -> LocalView:
+def local_view(
+    ids: tuple[str, ...], classes: int, place: int, rows: Pair, test_rows: Pair, encoding: Encoding = NO_NAMES
+) -> LocalView:
     """The rows of the client at `place` of a population, and nobody else's."""
     after = np.arange(len(ids) + 1) > place
     return LocalView(
@@ -220,7 +222,16 @@ def local_view(ids: tuple[str, ...], classes: int, place: int, rows: Pair, test_
         common_y=None,
         ids=ids,
         classes=classes,
+        encoding=encoding,
     )
+
+
+def like(tried: Rows, x: Rows) -> Rows:
+    """Inputs with the types of those that a model was tried on. Bytes for float32 stay bytes: batches scale them."""
+    fitted = [leaf if leaf.dtype == torch.uint8 and each.dtype == torch.float32 else _cast(leaf, each.dtype)
+              for leaf, each in zip(columns.leaves(x), columns.leaves(tried), strict=True)]  # fmt: skip
+    several: Any = Columns(x.names, fitted) if isinstance(x, Columns) else fitted[0]
+    return several
 
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:

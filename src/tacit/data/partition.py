@@ -89,6 +89,8 @@ def divide(
     where clients are natural: there all clients' own test rows together are the common test set.
     """
     name = partition or (pool.usual if pool.usual in pool.ids or _one_class_each(pool.y) else "iid")
+    said = {"classes_each": classes_each, "alpha": alpha, "minimum": minimum, "group": group}
+    _refuse_unused(name, said, natural=name in pool.ids)
     if name in pool.ids:
         return _natural(pool, name, clients, group, test, test_fraction, seed)
     count = pool.usual_clients if clients is None else clients
@@ -107,6 +109,18 @@ def divide(
         )
     pool = pool if pool.test is not None else hold_out_common(pool, common_fraction, seed)
     return _federate(pool, _by_unit(pool, rules[name]), None, test, test_fraction, seed)
+
+
+_USERS: Final = {"classes_each": ("classes", 2), "alpha": ("dirichlet", 0.5), "minimum": ("dirichlet", 1)}
+"""The partition that uses an option, and what the option is where nobody says."""
+
+
+def _refuse_unused(partition: str, said: Mapping[str, float], natural: bool) -> None:
+    for option, (user, usual) in {**_USERS, "group": (partition if natural else "", 1)}.items():
+        if said[option] != usual and user != partition:
+            where = f"'{user}'" if user else "one whose clients are in the data"
+            unused = f"{option} is {said[option]:g}, and partition '{partition}' does not use it"
+            raise TacitError(f"{unused}: leave it out, or use {where}")
 
 
 def _federate(

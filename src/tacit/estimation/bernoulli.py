@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tacit.core.checked import checked
+from tacit.core.checked import checked, checked_names
 from tacit.errors import TacitError
 from tacit.estimation.base import Array, check_choice, check_fitted, check_several, check_share, check_vector
 from tacit.estimation.collect import Learned, Model
@@ -16,6 +16,7 @@ from tacit.estimation.shrinkage import LinearShrinkage, check_delta
 UNIT = Domain(0.5, 0.5)
 
 
+@checked_names
 @dataclass(kw_only=True, eq=False, repr=False)
 class BernoulliRates(LinearShrinkage):
     """Clients' rates p_i from a prior on [0, 1]: the best linear estimate of each; for Beta priors, the best of all.

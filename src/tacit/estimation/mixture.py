@@ -7,7 +7,7 @@ from typing import Any, Final, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tacit.core.checked import checked
+from tacit.core.checked import checked, checked_names
 from tacit.errors import TacitError
 from tacit.estimation.base import (
     Array,
@@ -27,6 +27,7 @@ from tacit.estimation.shrinkage import Moments, SampledMeans, check_delta, guara
 _NOTHING_SENT: Final = "nothing is sent: the prior is known"
 
 
+@checked_names
 @dataclass(kw_only=True, eq=False, repr=False)
 class MixtureMeans(SampledMeans):
     """Each client's mean is at or near one of `n_kinds` centres: its estimate weighs them by how likely each one is.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
+from tacit.core.checked import checked_names
 from tacit.errors import TacitError
 from tacit.estimation import base
 from tacit.estimation.base import Array, PersonalEstimator, check_choice, check_count, check_fitted, check_positive
@@ -214,6 +215,7 @@ def _checked(name: str, value: float | None) -> float | None:
     return None if value is None else check_positive(name, value)
 
 
+@checked_names
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearRegressions(OnePrior):
     """theta_i ~ N(mean, prior_variance I), y_i = X_i theta_i + noise of noise_variance (equation 13).
@@ -261,6 +263,7 @@ class LinearRegressions(OnePrior):
         return tuple(floor)
 
 
+@checked_names
 @dataclass(kw_only=True, eq=False, repr=False)
 class LogisticRegressions(OnePrior):
     """theta_i ~ N(mean, prior_variance I); a row is of class 1 with probability sigmoid(x . theta_i).
@@ -326,6 +329,7 @@ def best_climb(
     return known.fix(unpack(best.point, k, least)), least, best
 
 
+@checked_names
 @dataclass(kw_only=True, eq=False, repr=False)
 class MixturePriorRegressions(Settings):
     """theta_i ~ sum_l p_l N(mu_l, s_l^2 I), k components; targets as in the linear or the logistic model.

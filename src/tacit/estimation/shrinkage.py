@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tacit.core.checked import checked
+from tacit.core.checked import checked, checked_names
 from tacit.errors import TacitError
 from tacit.estimation.base import (
     Array,
@@ -298,6 +298,7 @@ class SampledMeans(FromMessages):
         return Domain(1.0 if self.radius is None else check_positive("radius", self.radius), 0.0, dimension)
 
 
+@checked_names
 @dataclass(kw_only=True, eq=False, repr=False)
 class GaussianMeans(SampledMeans, LinearShrinkage):
     """Clients' means theta_i ~ N(mu, t I), samples ~ N(theta_i, noise I): each client moves toward the common mean.

@@ -51,7 +51,7 @@ def build(config: Config) -> Parts:
     return Parts(federation, model, method, privacy, training, schedule, performance, build_objective(config))
 
 
-def build_model(config: Config, inputs: tuple[int, ...], classes: int) -> nn.Module:
+def build_model(config: Config, inputs: models.Shapes, classes: int) -> nn.Module:
     """The model of an experiment as it starts, drawn from the experiment's seed alone."""
     table = values_of(config.model)
     name, transform = table.pop("name"), table.pop("transform", None)

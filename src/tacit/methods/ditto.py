@@ -64,6 +64,10 @@ class Ditto(Method):
             )
 
     @property
+    def levels(self) -> int | None:
+        return len(self._strengths) if len(self._strengths) > 1 else None
+
+    @property
     def _strengths(self) -> tuple[float, ...]:
         if self.strength == "optimal":
             return ()

@@ -1,7 +1,7 @@
 """Plain torch modules, and what turns any module into a task of the engine."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isqrt, prod
 from typing import Any, TypeVar
@@ -43,6 +43,8 @@ __all__ = [
 
 Module = TypeVar("Module", bound=nn.Module)
 Shape = Sequence[int]
+Shapes = Shape | Sequence[Shape]
+"""Of a row, or of each of several inputs."""
 
 
 def _image(shape: Shape) -> dict[str, Any]:
@@ -73,7 +75,7 @@ FITTED = ("inputs", "shape", "channels", "side", "classes")
 
 @checked
 def build(
-    name: str, input_shape: Shape, classes: int, *, transform: Mapping[str, Any] | None = None, **options: Any
+    name: str, input_shape: Shapes, classes: int, *, transform: Mapping[str, Any] | None = None, **options: Any
 ) -> nn.Module:
     """A model of `MODELS`, or of an import path, that fits a federation; `options` are the model's own.
 
@@ -84,13 +86,28 @@ def build(
     64
     """
     kind = MODELS.find(name)
-    known, shape = inspect.signature(kind).parameters, tuple(input_shape)
-    fitted = {"inputs": prod(shape), "shape": shape, "classes": classes} | (_image(shape) if "side" in known else {})
+    known = inspect.signature(kind).parameters
+    fitted = {"shape": tuple(input_shape), "classes": classes} | _measured(name, input_shape, known)
     try:
         model = kind(**{key: value for key, value in fitted.items() if key in known} | options)
     except TypeError as error:
         raise TacitError(f"the model '{name}' does not take {options}: {error}") from error
-    return model if transform is None else transformed(model, input_shape, **transform)
+    return model if transform is None else transformed(model, _one_input(name, input_shape), **transform)
+
+
+def _measured(name: str, shape: Shapes, known: Container[str]) -> dict[str, Any]:
+    """What a model wants to know of one input: how many numbers, or channels and side."""
+    wanted = {"inputs", "channels", "side"} & {each for each in FITTED if each in known}
+    if not wanted:
+        return {}
+    one = _one_input(name, shape)
+    return {"inputs": prod(one)} | (_image(one) if "side" in known else {})
+
+
+def _one_input(name: str, shape: Shapes) -> tuple[int, ...]:
+    if (several := [each for each in shape if not isinstance(each, int)]) or not shape:
+        raise TacitError(f"rows have {len(several)} inputs, and the model '{name}' takes one: name a model of your own")
+    return tuple(each for each in shape if isinstance(each, int))
 
 
 @checked

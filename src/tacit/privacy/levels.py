@@ -49,6 +49,8 @@ class Level:
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
             raise TacitError(f"a level cannot be called {self.name!r}: give it a name of printable letters")
+        if self.name == "all":
+            raise TacitError("a level cannot be called 'all': reports have a line of that name, for everybody")
         for what, value in (("epsilon", self.epsilon), ("noise", self.noise)):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise TacitError(

@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -135,7 +135,7 @@ class Training:
             raise TacitError(f"dtype is {self.dtype}: use torch.float32 or torch.float64")
         if self.precision == "bfloat16" and self.dtype != torch.float32:
             raise TacitError(f"precision is bfloat16 and dtype {self.dtype}: masters are float32 then, leave out dtype")
-        for name, least in (("rounds", 1), ("batch", 1), ("epochs", 0), ("seed", 0)):
+        for name, least in (("rounds", 1), ("batch", 1), ("epochs", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise TacitError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.steps is not None and self.steps < 1:
@@ -255,6 +255,7 @@ def assemble(
     low = torch.bfloat16 if training.precision == "bfloat16" else None
     task, start = check(model, federation, objective, low), params(model)
     training.sampler.most(federation.clients, training.rounds)  # refuses more rounds than it can keep its word for
+    _refuse_other_levels(method, len(privacy.levels))
     method = method.sized(sizes.tolist())
     shapes = probe(method, task, federation, start, len(privacy.levels) - 1)
     if shapes.upload:
@@ -288,6 +289,18 @@ def _with_public_range(privacy: Privacy, task: ModuleTask) -> Privacy:
             "one with evaluate.range = [lowest, highest], into which figures are clipped, or use another metric"
         )
     return replace(privacy, evaluation=replace(evaluation, range=metric.range))
+
+
+def _refuse_other_levels(method: Method, levels: int) -> None:
+    """Settings for each level are as many as there are levels, of methods inside the method, too."""
+    if method.levels not in (None, levels):
+        raise TacitError(
+            f"{type(method).__name__} has settings for {method.levels} privacy levels, and there are {levels}: give "
+            "one for all, or one for each"
+        )
+    for part in fields(method) if is_dataclass(method) else ():
+        if isinstance(inner := getattr(method, part.name), Method):
+            _refuse_other_levels(inner, levels)
 
 
 def _refuse_empty_promises(privacy: Privacy) -> None:

@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.data.dataset import LocalView, local_view
+from tacit.core.columns import Rows as Inputs
+from tacit.data.dataset import FederatedDataset, LocalView, like, local_view
+from tacit.data.layout import NUMBERS, Layout, Shape, read_layout, read_shapes
+from tacit.data.tables import Encoding
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Rejected
 from tacit.rounds.assemble import Assembled
@@ -49,9 +52,10 @@ class Terms:
 
     run: str
     experiment: str
-    inputs: tuple[int, ...]  # shape of a row
+    inputs: Shape  # of a row
     classes: int
     roster: tuple[Participant, ...]
+    layout: Layout = NUMBERS  # what inputs and targets are
 
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -83,14 +87,16 @@ def read_terms(text: str) -> Terms:
             Participant(str(s["name"]), str(s["level"]), checked_rows(s["rows"], s["rows"] != 0), str(s["key"]))
             for s in content.pop("roster")
         )
+        layout = read_layout(content.pop("layout"))
         terms = Terms(
             run=str(content.pop("run")),
             experiment=str(content.pop("experiment")),
-            inputs=tuple(int(n) for n in content.pop("inputs")),
+            inputs=read_shapes(content.pop("inputs"), layout),
             classes=int(content.pop("classes")),
             roster=roster,
+            layout=layout,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (TacitError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Rejected("malformed", f"the terms cannot be read ({type(error).__name__})") from error
     if content or len(set(terms.names)) < len(roster) or not roster:
         raise Rejected("malformed", "the terms have other keys, no clients, or a name twice")
@@ -103,10 +109,16 @@ STAND_INS: Final = 16  # rows of zeros in the place of a client's own, however m
 class Rows(NamedTuple):
     """A client's own data."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
-    test_x: Tensor
+    test_x: Inputs
     test_y: Tensor
+
+    @classmethod
+    def of(cls, data: FederatedDataset, place: int) -> "Rows":
+        """Those of one client of a federation that is all here."""
+        own, test = data.rows(place), data.test_rows(place)
+        return cls(data.x[own], data.y[own], data.test_x[test], data.test_y[test])
 
 
 def public_view(terms: Terms, dtype: torch.dtype, place: int | None = None) -> LocalView:
@@ -118,8 +130,9 @@ def public_view(terms: Terms, dtype: torch.dtype, place: int | None = None) -> L
         place: of the client on the roster; None for the server.
     """
     stand_ins = 1 if place is None else STAND_INS
-    x, y = torch.zeros(stand_ins, *terms.inputs, dtype=dtype), torch.zeros(stand_ins, dtype=torch.int64)
-    return local_view(terms.names, terms.classes, place or 0, (x, y), (x[:0], y[:0]))
+    x, y = terms.layout.rows(terms.inputs, stand_ins, dtype)
+    encoding = Encoding(classes=terms.layout.classes)
+    return local_view(terms.names, terms.classes, place or 0, (x, y), (x[:0], y[:0]), encoding)
 
 
 def with_own_rows(assembled: Assembled, place: int, terms: Terms, rows: Rows, public: bool) -> Assembled:
@@ -132,13 +145,14 @@ def with_own_rows(assembled: Assembled, place: int, terms: Terms, rows: Rows, pu
         raise TacitError(
             f"the rows of '{seat.name}' have shape {tuple(rows.x.shape[1:])}, and the federation's {terms.inputs}"
         )
+    if misfit := terms.layout.misfit(rows.x, rows.y):
+        raise TacitError(f"the rows of '{seat.name}' have {misfit}")
     if public and seat.rows != len(rows.x):
         raise TacitError(f"'{seat.name}' announced {seat.rows} rows and has {len(rows.x)}: join again with these data")
-    x, y, test_x, test_y = rows
-    federation = local_view(terms.names, terms.classes, place, (x, y), (test_x, test_y))
-    dtype = next(iter(engine.start.values())).dtype
-    if not (rows.x.dtype == torch.uint8 and dtype == torch.float32):  # bytes are scaled by the batch
-        federation = federation.as_numbers(dtype)  # as the stand-ins were, on which the model was tried
+    tried = engine.federation
+    x, test_x = like(tried.x, rows.x), like(tried.x, rows.test_x)
+    own = (x, rows.y), (test_x, rows.test_y)
+    federation = local_view(terms.names, terms.classes, place, *own, tried.encoding)
     sizes = engine.plan.setting.sizes.copy()
     sizes[place] = len(rows.x)
     return assembled._replace(engine=replace(engine, federation=federation, method=engine.method.sized(sizes.tolist())))

@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load, save
+from torch import Tensor
 
+from tacit.core import columns
+from tacit.core.columns import Columns
 from tacit.core.files import storage, write_atomically
+from tacit.data.dataset import FederatedDataset
+from tacit.data.layout import NUMBERS, Layout, Shape, read_layout, read_shapes
 from tacit.errors import TacitError
 from tacit.experiments.build import build_privacy
 from tacit.experiments.config import Config, full
@@ -50,12 +55,23 @@ class Offer:
     """`inputs`: the shape of a row; `label`: the column of labels; `nodes`: how many members there will be."""
 
     experiment: str
-    inputs: tuple[int, ...]
+    inputs: Shape
     classes: int
     nodes: int
     label: str = "label"
     permitted: tuple[str, ...] | None = ()  # code beside Tacit's own that its reader runs; None: it is one's own offer
     code: tuple[Code, ...] = ()  # what of it the server says that it has
+    layout: Layout = NUMBERS  # what inputs and targets are
+
+    @classmethod
+    def on(cls, data: FederatedDataset, experiment: str, permitted: tuple[str, ...] | None = ()) -> "Offer":
+        """Of an experiment on data that are all here, each client a member."""
+        layout = Layout.of(data)
+        return cls(experiment, data.input_shape, data.classes, data.clients, permitted=permitted, layout=layout)
+
+    def terms(self, run: str, roster: tuple[Participant, ...]) -> Terms:
+        """Of a run with these members."""
+        return Terms(run, self.experiment, self.inputs, self.classes, roster, self.layout)
 
     @cached_property
     def config(self) -> Config:
@@ -87,8 +103,7 @@ class Offer:
         """The plan that as many members as are offered would have, all of them at one level."""
         names = [f"member {k}" for k in range(self.nodes)]
         roster = tuple(Participant(name, level, int(self.rows)) for name in names)
-        terms = Terms("offer", self.experiment, self.inputs, self.classes, roster)
-        return public_side(terms, names[0], self.permitted).engine.plan
+        return public_side(self.terms("offer", roster), names[0], self.permitted).engine.plan
 
     def content(self) -> dict[str, Any]:
         """For the server's file. What a member does not read there (levels, whether rows are told) is for the door."""
@@ -107,10 +122,13 @@ class Offer:
 def read_offer(content: Mapping[str, Any], permitted: tuple[str, ...] = ()) -> Offer:
     """The offer of a server, or a `TacitError`."""
     try:
-        inputs = tuple(_count(n) for n in content["inputs"])
+        layout = read_layout(content["layout"])
+        inputs = read_shapes(content["inputs"], layout)
         classes, nodes = _count(content["classes"]), _count(content["nodes"])
         code = tuple(Code(*(str(part)[:200] for part in each)) for each in content["code"])
-        offer = Offer(str(content["experiment"]), inputs, classes, nodes, str(content["label"]), permitted, code)
+        offer = Offer(
+            str(content["experiment"]), inputs, classes, nodes, str(content["label"]), permitted, code, layout
+        )
     except (KeyError, TypeError) as error:
         raise TacitError(f"the server's offer cannot be read ({error}): both sides need the same Tacit") from None
     if not inputs:
@@ -136,7 +154,7 @@ class Agreement:
     plan: str
     epsilon: float | None
     delta: float | None
-    inputs: tuple[int, ...]  # shape of a row
+    inputs: Shape  # of a row
     classes: int
     fresh: bool = True  # False: noise from the experiment's seed, to compare with a simulation
     sums_in_the_open: bool = False  # True: sends without a mask what only a sum should show, to compare
@@ -149,6 +167,7 @@ class Agreement:
     threshold: float = 0.5  # the least share of a cohort that may unmask a sum
     permitted: tuple[str, ...] = ()  # what is not Tacit's own and may be imported, as an experiment names it
     code: tuple[Code, ...] = ()  # of the permitted, what the experiment names, as it was when this was agreed on
+    layout: Layout = NUMBERS  # what inputs and targets are
 
     @classmethod
     def to(cls, offer: Offer, name: str, level: str) -> "Agreement":
@@ -173,6 +192,7 @@ class Agreement:
             threshold=threshold,
             permitted=foreign if offer.permitted is None else offer.permitted,
             code=tuple(map(identify, foreign)),
+            layout=offer.layout,
         )
 
     def check(self, terms: Terms) -> None:
@@ -187,8 +207,9 @@ class Agreement:
             "noise": level and level.noise,
             "plan": plan_name(config),
             "evaluated": evaluates(config),
-            "inputs": tuple(terms.inputs),
+            "inputs": terms.inputs,
             "classes": terms.classes,
+            "layout": terms.layout,
             "allow_large_delta": config.privacy.allow_large_delta,
         }
         for what, value in terms_of.items():
@@ -233,10 +254,11 @@ class ClientFolder:
         with storage(path):
             content = json.loads(path.read_text())
         try:
-            tuples = {key: tuple(content.get(key, ())) for key in ("inputs", "permitted")}
-            code = tuple(Code(*each) for each in content.get("code", ()))
-            return Agreement(**content | tuples | {"code": code})
-        except (TypeError, KeyError):
+            layout, code = read_layout(content["layout"]), tuple(Code(*each) for each in content.get("code", ()))
+            inputs, permitted = read_shapes(content["inputs"], layout), tuple(content.get("permitted", ()))
+            read = {"layout": layout, "code": code, "inputs": inputs, "permitted": permitted}
+            return Agreement(**content | read)
+        except (TypeError, KeyError, TacitError):
             raise TacitError(
                 f"{path} is an agreement of another version of Tacit, which left something open: leave, and join again"
             ) from None
@@ -246,13 +268,13 @@ class ClientFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             os.chmod(self.folder, 0o700)
         if rows is not None:
-            write_atomically(self.folder / "rows.safetensors", save({k: v.clone() for k, v in rows._asdict().items()}))
+            write_atomically(self.folder / "rows.safetensors", save(_flat(rows)))
         write_atomically(self.folder / "client.json", json.dumps(asdict(agreement), indent=2).encode())
 
     def rows(self) -> Rows:
         path = self.folder / "rows.safetensors"
         with storage(path):
-            return Rows(**load(path.read_bytes()))
+            return _rows(load(path.read_bytes()), self.agreement.layout)
 
     @property
     def roster(self) -> Roster:
@@ -303,6 +325,22 @@ class ClientFolder:
 
     def _note(self, why: str) -> None:
         write_atomically(self.folder / "refusal.txt", " ".join(why.split())[:500].encode())
+
+
+def _flat(rows: Rows) -> dict[str, Tensor]:
+    """Several inputs by their places."""
+    parts = {name: columns.leaves(part) for name, part in rows._asdict().items()}
+    return {f"{name}.{at}": leaf.clone() for name, part in parts.items() for at, leaf in enumerate(part)}
+
+
+def _rows(flat: Mapping[str, Tensor], layout: Layout) -> Rows:
+    """What `_flat` made."""
+
+    def inputs(name: str) -> Any:
+        parts = [flat[f"{name}.{at}"] for at in range(len(layout.inputs))]
+        return Columns(layout.names or None, parts) if layout.several else parts[0]
+
+    return Rows(inputs("x"), flat["y.0"], inputs("test_x"), flat["test_y.0"])
 
 
 def _older(file: Path, than: Path) -> bool:

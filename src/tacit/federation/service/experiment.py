@@ -220,18 +220,8 @@ def _assembled(config: Config, terms: Terms, view: LocalView) -> Assembled:
     chosen = {seat.name: seat.level for seat in terms.roster}
     model = build_model(config, terms.inputs, terms.classes)
     sizes = terms.sizes(view, rows_are_public(config))
-    refuse_other_targets(config)
     chosen_privacy, objective = replace(privacy, choices=chosen), build_objective(config)
     return assemble(view, model, method, chosen_privacy, training, sizes, objective=objective)
-
-
-def refuse_other_targets(config: Config) -> None:
-    """Members' tables have a class number in each row; a loss of one's own may be one for classes."""
-    loss = None if config.task is None else config.task.loss
-    if loss not in (None, "cross-entropy") and loss in LOSSES.builtin:
-        raise TacitError(
-            f"task.loss is '{loss}', and over machines every row has one class: simulate it, or use 'cross-entropy'"
-        )
 
 
 def parts(config: Config) -> tuple[Method, Privacy, Training]:

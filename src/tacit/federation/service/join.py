@@ -14,18 +14,15 @@ from typing import Any
 
 import httpx
 import numpy as np
-import torch
 from rich.console import Console
 
 from tacit.core.files import write_atomically
-from tacit.data.dataset import hold_out
-from tacit.data.loaders import read_csv
 from tacit.errors import TacitError
 from tacit.federation.flower.processes import Node
 from tacit.federation.protocol.client_store import ClientStore
-from tacit.federation.protocol.terms import Rows
 from tacit.federation.service.client_dir import Agreement, ClientFolder, Demands, Offer, about_others, read_offer
 from tacit.federation.service.gateway import leaving
+from tacit.federation.service.own_rows import read_rows
 from tacit.federation.service.roster import Enrolment, read_invitation
 from tacit.federation.service.server_dir import ServerFolder
 from tacit.federation.service.supervisor import Station
@@ -97,7 +94,7 @@ def join(
     if level not in offer.levels:
         raise TacitError(f"level '{level}' is not on the menu {sorted(offer.levels)}")
     word = demands.made(Agreement.to(offer, name, level))
-    rows = _rows(data, offer)
+    rows = read_rows(data, offer)
     key = make_node_key(folder / "node.key").decode()
     count = len(rows.x) if offer.rows else 0
     _post(server, ca, "enrol", {"invitation": token, "name": name, "level": level, "rows": count, "key": key})
@@ -258,22 +255,3 @@ def _spent(folder: Path) -> str:
         return "nothing"
     with open_ledger(folder) as ledger:
         return "; ".join(line.words.partition(":")[0] for line in statement(ledger)) or "nothing"
-
-
-def _rows(data: Path, offer: Offer) -> Rows:
-    """The table as rows of the federation's shape, a fifth of them held out.
-
-    Whatever is wrong with it is said now, to its owner: later, a refusal for it would tell the server something.
-    """
-    table, shape = read_csv(data, client=None, label=offer.label), offer.inputs
-    if table.x.shape[1] != int(np.prod(shape)):
-        raise TacitError(f"{data} has {table.x.shape[1]} feature columns, and the federation's rows have {shape}")
-    if len(table.y) and not 0 <= int(table.y.min()) <= int(table.y.max()) < offer.classes:
-        raise TacitError(f"{data} has labels outside 0 to {offer.classes - 1}: number the classes alike everywhere")
-    if not np.isfinite(table.x).all():
-        raise TacitError(f"{data} has NaN or infinity: drop or impute these values")
-    train, test = hold_out(len(table.x), 0.2, 0, 0)
-    if not len(train):
-        raise TacitError(f"{data} has {len(table.x)} rows, none of them to train on: give more")
-    x, y = torch.from_numpy(table.x.astype(np.float32)).reshape(-1, *shape), torch.from_numpy(table.y.astype(np.int64))
-    return Rows(x[train], y[train], x[test], y[test])

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tacit.core.columns import Columns
 from tacit.errors import TacitError
 from tacit.evidence import certificate
 from tacit.evidence.certificate_page import page
@@ -114,24 +113,22 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
     data = load_data(config.model_copy(update={"data": config.data.model_copy(update={"clients": clients})}))
     if data.clients != clients:
         raise TacitError(f"the data has {data.clients} clients, not {clients}: use --local {data.clients}")
-    if not data.one_class_each or isinstance(data.x, Columns):
-        raise TacitError("over machines every row is one array with one class: simulate other tasks with tacit run")
     choices = build_privacy(config).choose(data, config.seed)
     plain = config.model_copy(update={"choices": {}})
-    offer = Offer(experiment.text_of(plain), data.input_shape, data.classes, clients, permitted=None)
+    offer = Offer.on(data, experiment.text_of(plain), permitted=None)
     with Local(folder) as fed:
         seats = []
         for k, name in enumerate(data.ids):
-            train, test, level = data.rows(k), data.test_rows(k), choices.of(k)
-            rows = Rows(data.x[train], data.y[train], data.test_x[test], data.test_y[test])
+            rows, level = Rows.of(data, k), choices.of(k)
             key = fed.admit(Agreement.to(offer, name, level.name), rows)
             seats.append(experiment.seat(plain, name, level.name, len(rows.x), key))
             fed.start(name)
             said = f"node '{name}' joins at level '{level.name}': {level.guarantee}; its key is {key_fingerprint(key)}"
             console.print(said, soft_wrap=True)
-        terms = Terms(_run_id(), experiment.text_of(plain), data.input_shape, data.classes, tuple(seats))
         run_folder = ServerFolder(folder / "server" / "run")
-        run_folder.open(terms, fed.nodes, _settings(config, config.federation or FederationTable()))
+        run_folder.open(
+            offer.terms(_run_id(), tuple(seats)), fed.nodes, _settings(config, config.federation or FederationTable())
+        )
         outcome = _watched(fed.site, run_folder, console, fed.revive)
         for name in data.ids:
             News(fed.home(name)).hand_out(console)
@@ -244,17 +241,18 @@ def _gather(register: Enrolment, nodes: int, address: str, console: Console) -> 
 
 def _offer(config: Config, table: FederationTable, folder: Path) -> None:
     """What somebody with an invitation is told before joining."""
-    assert table.inputs is not None
-    assert table.classes is not None
-    offer = Offer(experiment.text_of(config), tuple(table.inputs), table.classes, table.nodes, table.label, None)
-    (folder / "offer.json").write_text(json.dumps(offer.content(), indent=2))
+    (folder / "offer.json").write_text(json.dumps(_offered(config, table).content(), indent=2))
+
+
+def _offered(config: Config, table: FederationTable) -> Offer:
+    """What a row is, as the table says it."""
+    inputs, classes, layout = table.rows
+    return Offer(experiment.text_of(config), inputs, classes, table.nodes, table.label, None, layout=layout)
 
 
 def _terms(config: Config, table: FederationTable, members: list[Member]) -> Terms:
-    assert table.inputs is not None
-    assert table.classes is not None
     seats = tuple(experiment.seat(config, each.name, each.level, each.rows, each.key) for each in members)
-    return Terms(_run_id(), experiment.text_of(config), tuple(table.inputs), table.classes, seats)
+    return _offered(config, table).terms(_run_id(), seats)
 
 
 def _settings(config: Config, table: FederationTable) -> Settings:
