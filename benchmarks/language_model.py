@@ -1,23 +1,23 @@
-"""A character model of documentation, trained by the modules of Python's standard library under central privacy.
+"""A character model of documentation, shared by Python modules under central privacy, with a personal adapter for each.
 
-    python -m benchmarks.language_model [--seeds 3] [--rounds 40]
+    python -m benchmarks.language_model choose     # settings, by validation rows: results/language-model-settings.json
+    python -m benchmarks.language_model            # measures on test rows, and writes results/language-model.md
 
-Every client is one file of the standard library, its text the docstrings in it: nothing is fetched. A transformer of
-two layers is shared under client-level privacy; each client keeps an adapter of its own (`KeepLocal`). Beside it, on
-the same rows with the same seeds: the same network and adapter trained by each client alone, and the shared model as it
-is. Writes `benchmarks/results/language-model.md`; about five minutes a seed on one core.
+Every client is one module of the standard library or of an installed package, its text the docstrings in it: nothing is
+fetched. A transformer of two layers is trained by all under client-level privacy; then each client trains an adapter of
+its own on top of it, which never leaves. A row is used for one thing: to train, to choose, or to measure.
 """
 
-import argparse
-import ast
+import json
 import math
+import re
 import sys
 import sysconfig
 import time
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -27,55 +27,49 @@ import tacit
 
 ALPHABET: Final = "\n !\"#%&'()*+,-./0123456789:;<=>?@[]_`abcdefghijklmnopqrstuvwxyz{|}~"
 NUMBERS: Final = {letter: number for number, letter in enumerate(ALPHABET)}
-LENGTH: Final = 48
-ROWS, LEAST = 24, 6  # of a client
+PACKAGES: Final = ("numpy", "scipy", "sklearn", "pandas", "sympy", "networkx", "matplotlib", "torch", "sqlalchemy")
+LENGTH: Final = 32
+ROWS: Final = {"train": 10, "validation": 5, "test": 5}  # of a client
 WIDTH, HEADS, BOTTLENECK = 32, 4, 4
-PAGE: Final = Path(__file__).parent / "results" / "language-model.md"
-EPSILON, DELTA = 8.0, 1e-3
+CLIENTS, PANEL = 1500, 100  # who trains; who is measured, and trains alone
+ROUNDS, RATE, STEPS, BATCH, CLIP = 50, 0.07, 2, 5, 0.3
+EPSILON, DELTA = 8.0, 1e-4
+RESULTS: Final = Path(__file__).parent / "results"
+SETTINGS: Final = RESULTS / "language-model-settings.json"
+CHOSEN_ON: Final = 100  # a seed that no figure is of
 
 
-def documentation() -> Iterator[tuple[str, str]]:
-    """(module, all of its docstrings), of the standard library without its tests."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    for path in sorted(root.rglob("*.py")):
-        place = path.relative_to(root)
-        if not {"test", "tests", "site-packages", "idlelib", "lib2to3"} & set(place.parts):
-            yield ".".join(place.with_suffix("").parts), "\n".join(docstrings(path))
-
-
-def docstrings(path: Path) -> Iterator[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
-            return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from filter(None, [ast.get_docstring(node)])
+@cache
+def documentation() -> dict[str, str]:
+    """What stands between triple quotes in a module, by its name: its docstrings. Tests are left out."""
+    site, library = (Path(sysconfig.get_paths()[kind]) for kind in ("purelib", "stdlib"))
+    found = {}
+    for root in (library, *(site / name for name in PACKAGES)):
+        for path in sorted(root.rglob("*.py")):
+            place = path.relative_to(root.parent)
+            if not {"test", "tests", "testing", "site-packages", "idlelib", "lib2to3"} & set(place.parts):
+                texts = re.findall(r'"""(.*?)"""', path.read_text(errors="ignore"), re.DOTALL)
+                found[".".join(place.with_suffix("").parts)] = re.sub(r"[ \n]*\n[ \n]*", "\n", "\n".join(texts))
+    return found
 
 
 def rows_of(text: str) -> np.ndarray:
-    """Token numbers [rows, LENGTH + 1], every row from another place; characters outside of the alphabet are left out.
-
-    Rows do not overlap: what is held out was not trained on.
-    """
+    """Token numbers [rows, LENGTH + 1], no two of them from one place; letters outside of the alphabet are left out."""
     known = [NUMBERS[letter] for letter in text.lower() if letter in NUMBERS]
     return np.array(known[: len(known) // (LENGTH + 1) * (LENGTH + 1)], np.int64).reshape(-1, LENGTH + 1)
 
 
-def federation(seed: int, most: int | None = None) -> tacit.FederatedDataset:
-    """Clients with at least `LEAST` rows; each has at most `ROWS` of them, drawn at random, a third to be tested on."""
-    draw, clients = np.random.default_rng(seed), {}
-    for name, text in documentation():
-        rows = rows_of(text)
-        if len(rows) >= LEAST:
-            chosen = rows[np.sort(draw.permutation(len(rows))[:ROWS])]
-            clients[name] = (chosen[:, :-1], chosen[:, 1:])
-    names = sorted(draw.permutation(sorted(clients))[:most].tolist())
-    return tacit.from_clients(
-        {name: clients[name] for name in names}, test_fraction=1 / 3, seed=seed, classes=len(ALPHABET), name="docs"
-    )
+def federation(seed: int, held_out: str, most: int = CLIENTS) -> tacit.FederatedDataset:
+    """The first of a seed's clients: the same rows to train on, whatever is held out ("validation" or "test")."""
+    draw, needed = np.random.default_rng(seed), sum(ROWS.values())
+    modules = {name: rows for name, text in documentation().items() if len(rows := rows_of(text)) >= needed}
+    clients = {}
+    for name in draw.permutation(sorted(modules))[:CLIENTS].tolist():
+        chosen = modules[name][draw.permutation(len(modules[name]))[:needed]]
+        train, validation, test = np.split(chosen, np.cumsum([*ROWS.values()])[:2])
+        held = validation if held_out == "validation" else test
+        clients[name] = (train[:, :-1], train[:, 1:], held[:, :-1], held[:, 1:])
+    return tacit.from_clients(dict([*clients.items()][:most]), classes=len(ALPHABET), name="documentation")
 
 
 class Block(nn.Module):
@@ -115,76 +109,171 @@ class Transformer(nn.Module):
         return self.head(hidden) + self.adapter(hidden)
 
 
-def unigram(data: tacit.FederatedDataset) -> float:
-    """Perplexity of knowing how common each letter is, and no more: a floor that a model has to beat."""
-    counts = np.bincount(data.y.flatten().numpy(), minlength=data.classes) + 1.0
-    chances = np.log(counts / counts.sum())
-    return float(np.mean([math.exp(-chances[data.test_y[data.test_rows(k)].flatten().numpy()].mean())
-                          for k in range(data.clients)]))  # fmt: skip
+def start(seed: int) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer()
 
 
-class Arm(NamedTuple):
-    """What is trained, under which privacy; `best`: the figure is that of its best evaluation, to its advantage."""
-
-    name: str
-    method: tacit.Method
-    private: bool = True
-    rate: float = 0.25
-    best: bool = False
+def adapter_alone(model: nn.Module) -> nn.Module:
+    """The model with all but its adapter frozen."""
+    for name, leaf in model.named_parameters():
+        leaf.requires_grad_(name.startswith("adapter"))
+    return model
 
 
-LOCAL: Final = tacit.LocalSgd(0.6)
-ARMS: Final = (
-    Arm("shared, with personal adapters", tacit.KeepLocal(("adapter",), tacit.FedAvg(LOCAL), pace=0.5)),
-    Arm("shared", tacit.FedAvg(LOCAL)),
-    Arm("trained alone, at its best round", tacit.LocalOnly(LOCAL), private=False, rate=0.5, best=True),
-)
+class Figures(NamedTuple):
+    """On each client's held-out rows, the mean over clients; what was spent, and the seconds that it took."""
+
+    perplexity: float
+    hits: float
+    epsilon: float = math.nan
+    seconds: float = math.nan
 
 
-def measure(arm: Arm, data: tacit.FederatedDataset, seed: int, rounds: int) -> dict[str, float]:
-    """The mean over clients of the perplexity of what each predicts with, and what was spent."""
-    torch.manual_seed(seed)  # the same start for all
+def measured(model: Callable[[str], nn.Module], data: tacit.FederatedDataset) -> Figures:
+    """Of the model that each of the panel predicts with."""
+    found = []
+    for k in range(min(PANEL, data.clients)):
+        rows = data.test_rows(k)
+        with torch.no_grad():
+            outputs = model(data.ids[k]).eval()(data.test_x[rows])
+        y = data.test_y[rows]
+        loss = nn.functional.cross_entropy(outputs.flatten(0, 1), y.flatten())
+        found.append((math.exp(loss), float((outputs.argmax(-1) == y).double().mean())))
+    perplexity, hits = np.mean(found, 0)
+    return Figures(float(perplexity), float(hits))
+
+
+def share(data: tacit.FederatedDataset, seed: int, rate: float, keep: bool = False) -> tuple[Any, Figures]:
+    """Trained by all under central privacy; `keep`: with adapters that are kept local from the first round on."""
+    method: tacit.Method = tacit.FedAvg(tacit.LocalSgd(0.5), tacit.ServerAdam(rate, epsilon=1e-4))
+    method = tacit.KeepLocal(("adapter",), method) if keep else method
     level = tacit.Level("private", epsilon=EPSILON, delta=DELTA)
-    privacy = tacit.Privacy(tacit.Central(tacit.Fixed(1.0)), (level,)) if arm.private else tacit.Privacy()
-    training = tacit.Training(rounds, tacit.Poisson(arm.rate), batch=4, epochs=2, seed=seed)
-    began = time.perf_counter()
-    result = tacit.train(
-        data, Transformer(), arm.method, privacy, training, progress=False,
-        metrics=["perplexity", "token-accuracy"], schedule=tacit.Schedule(evaluate_every=max(1, rounds // 8)),
+    privacy = tacit.Privacy(tacit.Central(tacit.Fixed(CLIP)), (level,))
+    training = tacit.Training(ROUNDS, tacit.Poisson(RATE), batch=BATCH, steps=STEPS, seed=seed)
+    began = time.process_time()
+    result = _train(data, start(seed), method, privacy, training)
+    model, spent = result.model(), result.findings.epsilons["private"]
+    found = measured(result.personal if keep else lambda _: model, data)
+    return result, found._replace(epsilon=next(iter(spent.values())), seconds=time.process_time() - began)
+
+
+def alone(data: tacit.FederatedDataset, model: nn.Module, seed: int, rate: float, epochs: int) -> Figures:
+    """Each client trains what is not frozen of a model by itself: nothing is uploaded, nothing is charged."""
+    training = tacit.Training(1, tacit.Poisson(1.0), batch=BATCH, epochs=epochs, seed=seed)
+    began = time.process_time()
+    result = _train(data, model, tacit.LocalOnly(tacit.LocalSgd(rate)), tacit.Privacy(), training)
+    return measured(result.personal, data)._replace(seconds=time.process_time() - began)
+
+
+def _train(data: tacit.FederatedDataset, model: nn.Module, *how: Any) -> Any:
+    return tacit.train(
+        data, model, *how, progress=False, metrics=["perplexity"], schedule=tacit.Schedule(evaluate_every=ROUNDS),
+        performance=tacit.Performance(threads=1, compile="off"),
     )  # fmt: skip
-    found = {}
-    for name, metric, better in (("perplexity", "personal_mean", min), ("hits", "token-accuracy:personal_mean", max)):
-        values = result.findings.series("all", metric)[1]
-        found[name] = better(values) if arm.best else values[-1]
-    spent = result.findings.epsilons.get("private", {})
-    return found | {"epsilon": next(iter(spent.values()), math.nan), "seconds": time.perf_counter() - began}
 
 
-def page(found: list[list[dict[str, float]]], data: tacit.FederatedDataset, rounds: int, floor: float) -> str:
+GRID: Final = {
+    "shared": [(0.01,), (0.02,), (0.04,)],
+    "adapter": [(rate, epochs) for rate in (0.3, 1.0) for epochs in (5, 20)],
+    "alone": [(rate, epochs) for rate in (0.1, 0.3) for epochs in (5, 20)],
+}
+
+
+def choose() -> dict[str, Any]:
+    """The settings of each arm with the least perplexity on validation rows, of a seed that is not measured."""
+    seed, tried = CHOSEN_ON, dict[str, dict[str, float]]()
+    data, panel = federation(seed, "validation"), federation(seed, "validation", PANEL)
+    shared = {how: share(data, seed, *how) for how in GRID["shared"]}
+    best = min(shared.values(), key=lambda each: each[1].perplexity)[0]
+    runs: dict[str, Callable[..., Figures]] = {
+        "shared": lambda rate: shared[rate,][1],
+        "adapter": lambda *how: alone(panel, adapter_alone(best.model()), seed, *how),
+        "alone": lambda *how: alone(panel, start(seed), seed, *how),
+    }
+    for arm, run in runs.items():
+        tried[arm] = {json.dumps(how): run(*how).perplexity for how in GRID[arm]}
+        _say(f"{arm}: {tried[arm]}")
+    chosen = {arm: json.loads(min(found, key=lambda how: found[how])) for arm, found in tried.items()}
+    SETTINGS.write_text(json.dumps({"chosen": chosen, "validation perplexity": tried}, indent=2) + "\n")
+    return chosen
+
+
+ARMS: Final = {
+    "personal": "shared, and an adapter of one's own trained on it",
+    "kept": "the adapter kept local from the first round on (`KeepLocal`)",
+    "shared": "shared, the same for all",
+    "alone": "the whole network trained alone",
+    "without": "the same adapter steps without communication: on the untrained start",
+    "letters": "how common letters are in all training rows",
+}
+
+
+def measure(seed: int, chosen: dict[str, Any]) -> dict[str, Figures]:
+    """Every arm, on test rows."""
+    data, panel = federation(seed, "test"), federation(seed, "test", PANEL)
+    result, shared = share(data, seed, *chosen["shared"])
+    found = {
+        "personal": alone(panel, adapter_alone(result.model()), seed, *chosen["adapter"]),
+        "kept": share(data, seed, *chosen["shared"], keep=True)[1],
+        "shared": shared,
+        "alone": alone(panel, start(seed), seed, *chosen["alone"]),
+        "without": alone(panel, adapter_alone(start(seed)), seed, *chosen["adapter"]),
+        "letters": measured(lambda _: Unigram(data.y), data),
+    }
+    return {arm: found[arm] for arm in ARMS}
+
+
+class Unigram(nn.Module):
+    """Knows how common each letter is, and no more."""
+
+    def __init__(self, y: Tensor) -> None:
+        super().__init__()
+        self.chances = (torch.bincount(y.flatten(), minlength=len(ALPHABET)) + 1.0).log()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.chances.expand(*x.shape, -1)
+
+
+def page(found: list[dict[str, Figures]], chosen: dict[str, Any]) -> str:
     """`found` by seed and arm."""
-    perplexity = np.array([[each["perplexity"] for each in seed] for seed in found])
-    hits = np.array([[each["hits"] for each in seed] for seed in found]).mean(0)
-    lines = [
-        f"| {arm.name} | {_told(perplexity[:, at])} | {_told(perplexity[:, at] - perplexity[:, 0])} | {hits[at]:.3f} |"
-        for at, arm in enumerate(ARMS)
-    ]
-    spent = max(each["epsilon"] for seed in found for each in seed if not math.isnan(each["epsilon"]))
+    values = {arm: np.array([each[arm].perplexity for each in found]) for arm in ARMS}
+    hits = {arm: np.mean([each[arm].hits for each in found]) for arm in ARMS}
+    lines = [f"| {said} | {_told(values[arm])} | {_told(values[arm] - values['personal'])} | {hits[arm]:.3f} |"
+             for arm, said in ARMS.items()]  # fmt: skip
+    spent = max(each["shared"].epsilon for each in found)
+    size = sum(leaf.numel() for leaf in Transformer().parameters())
+    own = sum(leaf.numel() for leaf in Transformer().adapter.parameters())
     return f"""# A language model of documentation
 
-Written by `python -m benchmarks.language_model` (Python {sys.version.split()[0]}, torch {torch.__version__}); see
-[its text](../language_model.py). {data.clients} clients, each one module of Python's standard library, with its
-docstrings: up to {ROWS} rows of {LENGTH} characters, a third of them held out. A transformer of two layers,
-{sum(leaf.numel() for leaf in Transformer().parameters()):,} parameters, {rounds} rounds, client-level privacy:
-epsilon {spent:.2f} at delta {DELTA:g} (the noise is seeded: nobody is protected by a simulation).
+Written by `python -m benchmarks.language_model` (Python {sys.version.split()[0]}, torch {torch.__version__}); its text
+is [language_model.py](../language_model.py), and how to do the same with your own text is in [Language
+models](../../docs/how-to/language-models.md). {CLIENTS:,} clients, each one module of Python's standard library or of
+an installed package, with its docstrings: {ROWS["train"]} rows of {LENGTH} characters to train on, {ROWS["validation"]}
+to choose settings by, {ROWS["test"]} to measure on. A transformer of two layers, {size:,} parameters, of which {own:,}
+are the adapter. {ROUNDS} rounds, client-level privacy: epsilon {spent:.2f} at delta {DELTA:g} (the noise is seeded:
+nobody is protected by a simulation).
 
-Perplexity of the next character on a client's own test rows, mean over clients; mean ± standard error over
-{len(found)} seeds. The difference is to the first line, of the same seed (rows, start, cohorts): positive is worse.
+Perplexity of the next character on a client's own test rows, mean over {PANEL} clients; mean ± standard error over
+{len(found)} seeds (other clients, rows, start and noise). The difference is to the first line, of the same seed:
+positive is worse.
 
 | | perplexity | difference | characters right |
 |---|---:|---:|---:|
 {chr(10).join(lines)}
-| letters by how common they are | {floor:.2f} | | |
+
+Settings were chosen on validation rows of another seed ([all that were tried](language-model-settings.json)): server's
+rate {chosen["shared"][0]:g}, adapter {_how(chosen["adapter"])}, alone {_how(chosen["alone"])}. Processor time:
+{_mean(found, "shared"):.0f} s for the shared model, {_mean(found, "personal"):.0f} s for {PANEL} adapters.
 """
+
+
+def _how(chosen: list[float]) -> str:
+    return f"rate {chosen[0]:g} for {chosen[1]} passes"
+
+
+def _mean(found: list[dict[str, Figures]], arm: str) -> float:
+    return float(np.mean([each[arm].seconds for each in found]))
 
 
 def _told(values: np.ndarray) -> str:
@@ -192,21 +281,21 @@ def _told(values: np.ndarray) -> str:
     return f"{values.mean():.2f} ± {error:.2f}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--clients", type=int, default=None)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    given = parser.parse_args()
-    found, floors = [], []
-    for seed in range(given.seeds):
-        data = federation(seed, given.clients)
-        floors.append(unigram(data))
-        found.append([measure(arm, data, seed, given.rounds) for arm in ARMS])
-        sys.stdout.write(f"{found[-1]}\n")
-        sys.stdout.flush()
-        given.page.write_text(page(found, data, given.rounds, float(np.mean(floors))))
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main(seeds: int = 3) -> None:
+    torch.set_num_threads(1)
+    if sys.argv[1:] == ["choose"]:
+        choose()
+        return
+    chosen, found = json.loads(SETTINGS.read_text())["chosen"], []
+    for seed in range(seeds):
+        found.append(measure(seed, chosen))
+        _say(json.dumps({arm: each._asdict() for arm, each in found[-1].items()}))
+        (RESULTS / "language-model.md").write_text(page(found, chosen))
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
             tacit.Ditto(strength=(0.1, 0.2)),
             privacy=tacit.Privacy(levels=(tacit.Level("a"), tacit.Level("b"), tacit.Level("c"))),
         ),
-        "Ditto.client fails",
+        "settings for 2 privacy levels, and there are 3",
     ),
     # estimation
     "message by name": (lambda: BernoulliRates(message=TEXT).fit([1, 2, 3], trials=5), "'x'"),

@@ -296,12 +296,12 @@ def ledger(
 @app.command(epilog="Example: `tacit predict runs/digits-0 rows.csv --client 17 --out predictions.csv`")
 def predict(
     source: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or one that `Result.save` wrote.")],
-    rows: Annotated[Path, typer.Argument(help="A CSV file: a header, then one row of numbers for each example.")],
+    rows: Annotated[Path, typer.Argument(help="A CSV file with a header, or an .npz of arrays.")],
     client: Annotated[str | None, typer.Option(metavar="ID", help="By this client's personal model.")] = None,
     out: Annotated[Path | None, typer.Option(help="A CSV file to write; the screen if left out.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over OUT, if that is a CSV file and not ROWS.")] = False,
 ) -> None:
-    """Predict the class (or the number) of each row of a CSV file, by the shared model or by a client's own."""
+    """Predict the class (or the number) of each row of a file, by the shared model or by a client's own."""
     from tacit.core.files import check_output
     from tacit.experiments.trained import open_models, prediction_table, read_rows
 

@@ -39,6 +39,21 @@ def read_frame(path: Path) -> "pandas.DataFrame":
         raise TacitError(f"{path} is not a comma-separated table ({str(error).strip()}): check the file") from error
 
 
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Arrays of one length in an `.npz` file, by name; a file with pickles, or without one of them, is an error."""
+    if not path.is_file():
+        raise TacitError(f"there is no file {path}: check the path")
+    try:
+        with np.load(path) as file:
+            found = {name: file[name] for name in names}
+    except (OSError, ValueError, KeyError) as error:
+        raise TacitError(f"{path} cannot be read ({error}): it needs the arrays {', '.join(names)}") from None
+    lengths = [len(np.atleast_1d(array)) for array in found.values()]
+    if len(set(lengths)) > 1:
+        raise TacitError(f"{path} has arrays of {', '.join(map(str, lengths))} rows: give all as many")
+    return found
+
+
 FOLDER = "TACIT_DATA"
 Arrays = Mapping[str, np.ndarray]
 

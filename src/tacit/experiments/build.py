@@ -55,7 +55,7 @@ def build_model(config: Config, inputs: models.Shapes, classes: int) -> nn.Modul
     """The model of an experiment as it starts, drawn from the experiment's seed alone."""
     table = values_of(config.model)
     name, transform = table.pop("name"), table.pop("transform", None)
-    make = functools.partial(models.build, name, inputs, classes, transform=transform)
+    make = functools.partial(models.build, name, inputs, classes, transform=transform, seed=config.seed)
     try:
         with models.seeded(config.seed):
             model = make(**table)

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from tacit.core.checked import checked
 from tacit.core.columns import Columns, Rows, arguments, call
 from tacit.core.files import storage, write_atomically
+from tacit.data.loaders import read_arrays
 from tacit.data.tables import NO_NAMES, Encoding
 from tacit.errors import StorageError, TacitError
 from tacit.models.metrics import Kind, predicted
@@ -200,9 +201,17 @@ def open_models(path: Path) -> Models:
     return Models(ModelConfig.of(run.engine, model), module)
 
 
-def read_rows(path: Path, config: ModelConfig) -> np.ndarray:
-    """The rows of a CSV file with a header, in the shape of the training rows."""
+def read_rows(path: Path, config: ModelConfig) -> Any:
+    """The rows of a CSV file with a header, in the shape of the training rows; or the arrays of an `.npz` file: by the
+    names of a model's inputs (x0, x1, ... if they have none), "x" where there is one."""
     import pandas as pd
+
+    several = [name if config.named else f"x{name}" for name, _, _ in config.inputs]
+    if path.suffix == ".npz":
+        found = read_arrays(path, several or ["x"])
+        return found if config.named else tuple(found.values()) if several else found["x"]
+    if several:
+        raise TacitError(f"the model has several inputs: give an .npz file with the arrays {', '.join(several)}")
 
     try:
         with storage(path):

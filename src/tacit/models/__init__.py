@@ -67,27 +67,34 @@ MODELS: Registry[Callable[..., nn.Module]] = Registry(
         "five-layer-cnn": FiveLayerCNN,
         "two-conv-cnn": TwoConvCNN,
         "alexnet": AlexNet,
+        "pretrained": pretrained,
     },
 )
-FITTED = ("inputs", "shape", "channels", "side", "classes")
-"""Parameters of a model that follow from the data. A model has those of them that it needs."""
+FITTED = ("inputs", "shape", "channels", "side", "classes", "seed")
+"""Parameters of a model that follow from data and experiment. A model has those of them that it needs."""
 
 
 @checked
 def build(
-    name: str, input_shape: Shapes, classes: int, *, transform: Mapping[str, Any] | None = None, **options: Any
+    name: str,
+    input_shape: Shapes,
+    classes: int,
+    *,
+    transform: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **options: Any,
 ) -> nn.Module:
     """A model of `MODELS`, or of an import path, that fits a federation; `options` are the model's own.
 
     Of the inputs it is told what it has a parameter for: `inputs` (how many numbers a row has), `shape`, or `channels`
-    and `side` of a square image. `transform`: options of a personal transform in front of it (see `transformed`).
+    and `side` of a square image; and the `seed`, which others take from torch. `transform`: options of a personal transform in front of it (see `transformed`).
 
     >>> build("mlp", (8, 8), 10, hidden=[3]).inputs
     64
     """
     kind = MODELS.find(name)
     known = inspect.signature(kind).parameters
-    fitted = {"shape": tuple(input_shape), "classes": classes} | _measured(name, input_shape, known)
+    fitted = {"shape": tuple(input_shape), "classes": classes, "seed": seed} | _measured(name, input_shape, known)
     try:
         model = kind(**{key: value for key, value in fitted.items() if key in known} | options)
     except TypeError as error:

@@ -12,7 +12,7 @@ from tacit.core.columns import Columns
 from tacit.core.columns import Rows as Inputs
 from tacit.data.dataset import as_input, features, hold_out, labels, local_view
 from tacit.data.layout import Number
-from tacit.data.loaders import read_frame
+from tacit.data.loaders import read_arrays, read_frame
 from tacit.data.tables import Encoding, encode_table
 from tacit.errors import TacitError
 from tacit.experiments.build import build_model
@@ -64,15 +64,7 @@ def _arrays(data: Path, offer: Offer) -> tuple[Inputs, Tensor]:
     """An array for each input, by its name ("x" if there is one without a name), and one of targets."""
     layout = offer.layout
     names = layout.names or (tuple(f"x{at}" for at in range(len(layout.inputs))) if layout.several else ("x",))
-    try:
-        with np.load(data) as file:
-            found = {name: file[name] for name in (*names, offer.label)}
-    except (OSError, ValueError, KeyError) as error:
-        raise TacitError(
-            f"{data} cannot be read ({error}): it needs the arrays {', '.join((*names, offer.label))}"
-        ) from None
-    if len({len(array) for array in found.values()}) > 1:
-        raise TacitError(f"{data} has arrays of {', '.join(str(len(a)) for a in found.values())} rows: give one length")
+    found = read_arrays(data, (*names, offer.label))
     parts = [_inputs(found[name], kind, str(data)) for name, kind in zip(names, layout.inputs, strict=True)]
     given, names_of = found[offer.label], Encoding(classes=layout.classes)
     y = labels(names_of.class_numbers(given) if given.dtype.kind in "US" else given, str(data))

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tacit.data.loaders import SOURCES
 from tacit.errors import TacitError
 from tacit.evidence import certificate
 from tacit.evidence.certificate_page import page
@@ -110,7 +111,7 @@ def serve(config: Config, folder: Path, host: str, port: int, link_port: int, co
 
 def serve_locally(config: Config, clients: int, folder: Path, console: Console) -> dict[str, Any]:
     """The same on this machine alone, with the experiment's own data divided among `clients` nodes."""
-    data = load_data(config.model_copy(update={"data": config.data.model_copy(update={"clients": clients})}))
+    data = load_data(_divided(config, clients))
     if data.clients != clients:
         raise TacitError(f"the data has {data.clients} clients, not {clients}: use --local {data.clients}")
     choices = build_privacy(config).choose(data, config.seed)
@@ -133,6 +134,13 @@ def serve_locally(config: Config, clients: int, folder: Path, console: Console) 
         for name in data.ids:
             News(fed.home(name)).hand_out(console)
         return outcome
+
+
+def _divided(config: Config, clients: int) -> Config:
+    """The experiment with its data among so many clients; a source of one's own may have clients of its own."""
+    if config.data.source not in SOURCES.builtin and config.data.get("clients") is None:
+        return config
+    return config.model_copy(update={"data": config.data.model_copy(update={"clients": clients})})
 
 
 def _watched(
