@@ -144,17 +144,16 @@ def measured(model: Callable[[str], nn.Module], data: tacit.FederatedDataset) ->
     return Figures(float(perplexity), float(hits))
 
 
-def share(data: tacit.FederatedDataset, seed: int, rate: float, keep: bool = False) -> tuple[Any, Figures]:
-    """Trained by all under central privacy; `keep`: with adapters that are kept local from the first round on."""
-    method: tacit.Method = tacit.FedAvg(tacit.LocalSgd(0.5), tacit.ServerAdam(rate, epsilon=1e-4))
-    method = tacit.KeepLocal(("adapter",), method) if keep else method
+def share(data: tacit.FederatedDataset, seed: int, rate: float) -> tuple[Any, Figures]:
+    """Trained by all under central privacy."""
+    method = tacit.FedAvg(tacit.LocalSgd(0.5), tacit.ServerAdam(rate, epsilon=1e-4))
     level = tacit.Level("private", epsilon=EPSILON, delta=DELTA)
     privacy = tacit.Privacy(tacit.Central(tacit.Fixed(CLIP)), (level,))
     training = tacit.Training(ROUNDS, tacit.Poisson(RATE), batch=BATCH, steps=STEPS, seed=seed)
     began = time.process_time()
     result = _train(data, start(seed), method, privacy, training)
     model, spent = result.model(), result.findings.epsilons["private"]
-    found = measured(result.personal if keep else lambda _: model, data)
+    found = measured(lambda _: model, data)
     return result, found._replace(epsilon=next(iter(spent.values())), seconds=time.process_time() - began)
 
 
@@ -201,7 +200,6 @@ def choose() -> dict[str, Any]:
 
 ARMS: Final = {
     "personal": "shared, and an adapter of one's own trained on it",
-    "kept": "the adapter kept local from the first round on (`KeepLocal`)",
     "shared": "shared, the same for all",
     "alone": "the whole network trained alone",
     "without": "the same adapter steps without communication: on the untrained start",
@@ -215,7 +213,6 @@ def measure(seed: int, chosen: dict[str, Any]) -> dict[str, Figures]:
     result, shared = share(data, seed, *chosen["shared"])
     found = {
         "personal": alone(panel, adapter_alone(result.model()), seed, *chosen["adapter"]),
-        "kept": share(data, seed, *chosen["shared"], keep=True)[1],
         "shared": shared,
         "alone": alone(panel, start(seed), seed, *chosen["alone"]),
         "without": alone(panel, adapter_alone(start(seed)), seed, *chosen["adapter"]),

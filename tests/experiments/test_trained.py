@@ -90,6 +90,51 @@ def test_saved_models_give_the_same_bits_in_a_process_that_does_not_know_the_cla
     assert lines == [result.outputs(data.x[:9], client).numpy().tobytes().hex() for client in (None, "3")]
 
 
+class Tagger(nn.Module):
+    """A class at each position, of tokens with padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 9)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(input_ids) * attention_mask.unsqueeze(-1))
+
+
+def test_numbers_and_tokens_are_predicted_alike_in_a_new_process(tmp_path: Path) -> None:
+    draw, training = np.random.default_rng(0), tacit.Training(rounds=1)
+    x, ids = draw.normal(size=(8, 3)).astype(np.float32), draw.integers(9, size=(8, 5))
+    inputs = {"input_ids": ids, "attention_mask": (ids > 0).astype(np.int64)}
+    tasks = {
+        "numbers": (nn.Linear(3, 1), x, (x, x.sum(1)), {"x": x}),
+        "tokens": (Tagger(), inputs, (inputs, ids), inputs),
+    }
+    expected = []
+    for name, (model, rows, pair, arrays) in tasks.items():
+        data = tacit.from_clients({"a": pair, "b": pair}, classes=9 if name == "tokens" else None)
+        result = tacit.train(data, model, tacit.Ditto(), training=training, progress=False)
+        result.save(tmp_path / name)
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        expected.append(result.outputs(rows, "b").numpy().tobytes().hex())
+        expected += [str(value) for value in result.predict(rows, "b").flatten().tolist()]
+    code = (
+        "import sys, pathlib, numpy as np\n"
+        "from tacit.experiments.trained import open_models, prediction_table, read_rows\n"
+        "for name in ('numbers', 'tokens'):\n"
+        "    folder = pathlib.Path(sys.argv[1])\n"
+        "    models = open_models(folder / name)\n"
+        "    outputs = models.outputs(read_rows(folder / f'{name}.npz', models.config), 'b')\n"
+        "    print(outputs.numpy().tobytes().hex())\n"
+        "    print(*prediction_table(outputs, models.config).to_numpy().flatten().tolist())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == expected
+    said = CliRunner().invoke(app, ["predict", str(tmp_path / "tokens"), str(tmp_path / "numbers.npz")])
+    assert "it needs the arrays input_ids, attention_mask" in said.output
+    said = CliRunner().invoke(app, ["predict", str(tmp_path / "tokens"), str(tmp_path / "rows.csv")])
+    assert "give an .npz file with the arrays input_ids, attention_mask" in said.output
+
+
 def test_saved_parameters_fit_an_instance_of_the_class(
     data: tacit.FederatedDataset, result: tacit.Result, folder: Path
 ) -> None:

@@ -30,6 +30,13 @@ LENGTH, TOKENS, CLASSES = 6, 50, 3
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
 
+def test_a_server_cannot_name_a_path_of_a_network_for_its_members() -> None:
+    from tacit.federation.service.experiment import check_keys
+
+    with pytest.raises(TacitError, match=r"model\.source', which a server may not set"):
+        check_keys({"model": {"name": "pretrained", "source": "/etc"}})
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert transformers is not None
@@ -167,3 +174,15 @@ def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None
         2 * 2 * (4 * 32 + 32 * 4) + 2 * 32 + 2
     )  # layers, projections, factors of rank 4; weights and biases of the head
     assert f"{sent} numbers are sent" in capsys.readouterr().out
+
+
+@needs_transformers
+def test_a_file_names_a_pretrained_network(folders: Path) -> None:
+    from tacit.experiments.build import build_model
+    from tacit.experiments.config import parse
+
+    table = {"name": "pretrained", "source": str(folders / "bert"), "lora": 2, "targets": ["query"]}
+    one, other = (params(build_model(parse({"model": table, "seed": seed}), (LENGTH,), CLASSES)) for seed in (0, 1))
+    assert one["head.weight"].shape[0] == CLASSES
+    assert {name.rpartition("lora")[1] or "head" for name in one} == {"lora", "head"}
+    assert largest_difference(one, other) > 0  # the experiment's seed draws head and adapters

@@ -87,7 +87,8 @@ def build(
     """A model of `MODELS`, or of an import path, that fits a federation; `options` are the model's own.
 
     Of the inputs it is told what it has a parameter for: `inputs` (how many numbers a row has), `shape`, or `channels`
-    and `side` of a square image; and the `seed`, which others take from torch. `transform`: options of a personal transform in front of it (see `transformed`).
+    and `side` of a square image; and the `seed`, if it does not draw from torch's generator. `transform`: options of a
+    personal transform in front of it (see `transformed`).
 
     >>> build("mlp", (8, 8), 10, hidden=[3]).inputs
     64
