@@ -12,7 +12,8 @@ from torch import Tensor, nn
 pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
 from tacit.core.columns import Columns
-from tacit.data.dataset import FederatedDataset, from_clients
+from tacit.data.dataset import FederatedDataset
+from tacit.data.from_rows import from_clients
 from tacit.data.layout import NUMBERS, Layout, read_layout, read_shapes
 from tacit.errors import TacitError
 from tacit.experiments.config import parse
@@ -37,7 +38,8 @@ class Tokens(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         hidden = self.words(input_ids)
         if attention_mask is not None:
-            hidden = hidden * attention_mask.unsqueeze(-1)
+            weight = attention_mask.unsqueeze(-1)
+            hidden = hidden * weight / weight.sum(1, keepdim=True)  # NaN where all of a row is left out
         return self.head(hidden.mean(1) if self.whole else hidden)
 
 
@@ -70,6 +72,7 @@ def _tokens(draw: np.random.Generator, n: int) -> tuple[Any, Any]:
 
 def _masked(draw: np.random.Generator, n: int) -> tuple[Any, Any]:
     ids = draw.integers(WORDS, size=(n, LENGTH))
+    ids[:, 0] = np.maximum(ids[:, 0], 2)
     return {"input_ids": ids, "attention_mask": (ids > 1).astype(np.int64)}, ids[:, 0]
 
 

@@ -49,10 +49,14 @@ class Layout:
         return len(self.inputs) > 1 or bool(self.names)
 
     def rows(self, shape: Shape, rows: int, dtype: torch.dtype) -> tuple[Rows, Tensor]:
-        """Rows of zeros, with targets of zeros: to try a model on before anybody's own rows are looked at."""
-        zeros = [torch.zeros(rows, *each, dtype=_TYPES.get(kind, dtype))
+        """Rows to try a model on before anybody's own are looked at: numbers and targets are zeros.
+
+        Whole numbers are 1, 0, 1, 0, ...: two tokens that every vocabulary has, and a mask that leaves something over,
+        whichever of the two is to be left out.
+        """
+        parts = [_stand_ins(rows, each, _TYPES.get(kind, dtype))
                  for kind, each in zip(self.inputs, self.shapes(shape), strict=True)]  # fmt: skip
-        x: Any = Columns(self.names or None, zeros) if self.several else zeros[0]
+        x: Any = Columns(self.names or None, parts) if self.several else parts[0]
         return x, torch.zeros(rows, *self.each, dtype=_TYPES.get(self.target, dtype))
 
     def shapes(self, shape: Shape) -> list[tuple[int, ...]]:
@@ -132,6 +136,12 @@ def _name(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 100:
         raise TypeError(f"{str(value)[:40]!r} is no name")
     return value
+
+
+def _stand_ins(rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if dtype.is_floating_point:
+        return torch.zeros(rows, *shape, dtype=dtype)
+    return (torch.arange(1, shape[-1] + 1) % 2).to(dtype).expand(rows, *shape).clone()
 
 
 def _kind(leaf: Tensor) -> Number:

@@ -1,7 +1,7 @@
 """The public facts of a federated run, the same for the server and every client: experiment, roster, shapes.
 
 A side's view of the federation has everybody's name, and nobody else's rows. The server and a client check and
-calibrate on stand-ins, rows of zeros (`public_view`); the client puts its own rows in their place afterwards
+calibrate on stand-ins, rows that all know (`public_view`); the client puts its own rows in their place afterwards
 (`with_own_rows`): whether it accepts a server's terms follows from what is public, and tells nothing of its rows.
 """
 
@@ -103,7 +103,7 @@ def read_terms(text: str) -> Terms:
     return terms
 
 
-STAND_INS: Final = 16  # rows of zeros in the place of a client's own, however many it has
+STAND_INS: Final = 16  # rows in the place of a client's own, however many it has
 
 
 class Rows(NamedTuple):
@@ -122,7 +122,7 @@ class Rows(NamedTuple):
 
 
 def public_view(terms: Terms, dtype: torch.dtype, place: int | None = None) -> LocalView:
-    """What is known without anybody's rows: zeros to try the model on, in the place of a client's, or one for a server.
+    """What is known without anybody's rows: some to try the model on, in a client's place, or one for a server.
 
     Args:
         terms: of the run.
@@ -136,7 +136,7 @@ def public_view(terms: Terms, dtype: torch.dtype, place: int | None = None) -> L
 
 
 def with_own_rows(assembled: Assembled, place: int, terms: Terms, rows: Rows, public: bool) -> Assembled:
-    """What was assembled on zeros, for the client's own rows.
+    """What was assembled on stand-ins, for the client's own rows.
 
     Refuses more or fewer rows than the roster says where their number is `public`: noise is calibrated to it.
     """
