@@ -175,27 +175,36 @@ def _train(data: tacit.FederatedDataset, model: nn.Module, *how: Any) -> Any:
 GRID: Final = {
     "shared": [(0.01,), (0.02,), (0.04,)],
     "adapter": [(rate, epochs) for rate in (0.3, 1.0) for epochs in (5, 20)],
-    "alone": [(rate, epochs) for rate in (0.1, 0.3) for epochs in (5, 20)],
+    "alone": [*((rate, epochs) for rate in (0.1, 0.3) for epochs in (5, 20)), (1.0, 5), (1.0, 20)],
 }
 
 
 def choose() -> dict[str, Any]:
-    """The settings of each arm with the least perplexity on validation rows, of a seed that is not measured."""
-    seed, tried = CHOSEN_ON, dict[str, dict[str, float]]()
-    data, panel = federation(seed, "validation"), federation(seed, "validation", PANEL)
-    shared = {how: share(data, seed, *how) for how in GRID["shared"]}
-    best = min(shared.values(), key=lambda each: each[1].perplexity)[0]
+    """The settings of each arm with the least perplexity on validation rows, of a seed that is not measured.
+
+    What the file of settings has is not tried again.
+    """
+    seed, known = CHOSEN_ON, json.loads(SETTINGS.read_text()) if SETTINGS.exists() else {}
+    tried: dict[str, dict[str, float]] = known.get("validation perplexity", {})
+    panel = federation(seed, "validation", PANEL)
+    shared = cache(lambda rate: share(federation(seed, "validation"), seed, rate))
     runs: dict[str, Callable[..., Figures]] = {
-        "shared": lambda rate: shared[rate,][1],
-        "adapter": lambda *how: alone(panel, adapter_alone(best.model()), seed, *how),
+        "shared": lambda rate: shared(rate)[1],
+        "adapter": lambda *how: alone(panel, adapter_alone(shared(*_best(tried["shared"]))[0].model()), seed, *how),
         "alone": lambda *how: alone(panel, start(seed), seed, *how),
     }
     for arm, run in runs.items():
-        tried[arm] = {json.dumps(how): run(*how).perplexity for how in GRID[arm]}
+        for how in GRID[arm]:
+            name = json.dumps(how)
+            tried.setdefault(arm, {})[name] = tried.get(arm, {}).get(name) or run(*how).perplexity
         _say(f"{arm}: {tried[arm]}")
-    chosen = {arm: json.loads(min(found, key=lambda how: found[how])) for arm, found in tried.items()}
+    chosen = {arm: _best(found) for arm, found in tried.items()}
     SETTINGS.write_text(json.dumps({"chosen": chosen, "validation perplexity": tried}, indent=2) + "\n")
     return chosen
+
+
+def _best(tried: dict[str, float]) -> Any:
+    return json.loads(min(tried, key=lambda how: tried[how]))
 
 
 ARMS: Final = {

@@ -50,7 +50,9 @@ from tacit.rounds.loop import Outcome, Run, Schedule
 
 @checked
 def train(
-    federation: FederatedDataset,
+    federation: Annotated[
+        FederatedDataset, "a FederatedDataset: of tacit.from_clients, from_dataset, from_csv or load"
+    ],
     model: Annotated[nn.Module | Callable[[], nn.Module], "a torch module, or a function that makes one"],
     method: Method,
     privacy: Privacy = Privacy(),

@@ -317,7 +317,9 @@ def _exported(module: nn.Module, template: Rows) -> torch.export.ExportedProgram
     positional, named = arguments(rows_like(template, template))
     batch = {0: torch.export.Dim("rows", min=1)}
     shapes: Any = dict.fromkeys(named, batch) or (batch,) * len(positional)
-    return torch.export.export(module, positional, named, dynamic_shapes=shapes, strict=False)
+    with warnings.catch_warnings():  # an LSTM's weights are assigned while it is exported, and put back
+        warnings.simplefilter("ignore")
+        return torch.export.export(module, positional, named, dynamic_shapes=shapes, strict=False)
 
 
 def _write_program(path: Path, module: nn.Module, template: Rows) -> bool:

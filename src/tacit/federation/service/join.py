@@ -172,7 +172,8 @@ class News:
                 console.print(f"no model of {file.parent.name} was saved: {error}", soft_wrap=True)
                 continue
             console.print(f"{file.parent.name} has ended. Your own model: {path}", soft_wrap=True)
-            console.print(f"  tacit predict {path} rows.csv --client {self.home.agreement.name}", soft_wrap=True)
+            rows = "rows.npz" if self.home.agreement.layout.several else "rows.csv"
+            console.print(f"  tacit predict {path} {rows} --client {self.home.agreement.name}", soft_wrap=True)
 
 
 def leave(folder: Path) -> None:
