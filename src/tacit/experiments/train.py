@@ -50,9 +50,7 @@ from tacit.rounds.loop import Outcome, Run, Schedule
 
 @checked
 def train(
-    federation: Annotated[
-        FederatedDataset, "a FederatedDataset: of tacit.from_clients, from_dataset, from_csv or load"
-    ],
+    federation: Annotated[FederatedDataset, "a FederatedDataset, of tacit.from_clients, from_dataset or load"],
     model: Annotated[nn.Module | Callable[[], nn.Module], "a torch module, or a function that makes one"],
     method: Method,
     privacy: Privacy = Privacy(),
