@@ -157,11 +157,13 @@ def share(data: tacit.FederatedDataset, seed: int, rate: float) -> tuple[Any, Fi
     return result, found._replace(epsilon=next(iter(spent.values())), seconds=time.process_time() - began)
 
 
-def alone(data: tacit.FederatedDataset, model: nn.Module, seed: int, rate: float, epochs: int) -> Figures:
+def alone(
+    data: tacit.FederatedDataset, model: nn.Module, seed: int, rate: float, epochs: int, momentum: float = 0.0
+) -> Figures:
     """Each client trains what is not frozen of a model by itself: nothing is uploaded, nothing is charged."""
     training = tacit.Training(1, tacit.Poisson(1.0), batch=BATCH, epochs=epochs, seed=seed)
     began = time.process_time()
-    result = _train(data, model, tacit.LocalOnly(tacit.LocalSgd(rate)), tacit.Privacy(), training)
+    result = _train(data, model, tacit.LocalOnly(tacit.LocalSgd(rate, momentum)), tacit.Privacy(), training)
     return measured(result.personal, data)._replace(seconds=time.process_time() - began)
 
 
@@ -172,10 +174,17 @@ def _train(data: tacit.FederatedDataset, model: nn.Module, *how: Any) -> Any:
     )  # fmt: skip
 
 
-GRID: Final = {
+GRID: Final[dict[str, list[tuple[float, ...]]]] = {  # rates; passes; momentum
     "shared": [(0.01,), (0.02,), (0.04,)],
     "adapter": [(rate, epochs) for rate in (0.3, 1.0) for epochs in (5, 20)],
-    "alone": [*((rate, epochs) for rate in (0.1, 0.3) for epochs in (5, 20)), (1.0, 5), (1.0, 20)],
+    "alone": [
+        *((rate, epochs) for rate in (0.1, 0.3) for epochs in (5, 20)),
+        (1.0, 5),
+        (1.0, 20),
+        (0.1, 16, 0.9),
+        (0.03, 20, 0.9),
+    ],
+    "without": [(0.1, 5), (0.1, 20), (0.3, 5), (0.3, 20), (1.0, 5)],
 }
 
 
@@ -192,6 +201,7 @@ def choose() -> dict[str, Any]:
         "shared": lambda rate: shared(rate)[1],
         "adapter": lambda *how: alone(panel, adapter_alone(shared(*_best(tried["shared"]))[0].model()), seed, *how),
         "alone": lambda *how: alone(panel, start(seed), seed, *how),
+        "without": lambda *how: alone(panel, adapter_alone(start(seed)), seed, *how),
     }
     for arm, run in runs.items():
         for how in GRID[arm]:
@@ -211,7 +221,7 @@ ARMS: Final = {
     "personal": "shared, and an adapter of one's own trained on it",
     "shared": "shared, the same for all",
     "alone": "the whole network trained alone",
-    "without": "the same adapter steps without communication: on the untrained start",
+    "without": "an adapter of one's own without communication: on the untrained start",
     "letters": "how common letters are in all training rows",
 }
 
@@ -224,7 +234,7 @@ def measure(seed: int, chosen: dict[str, Any]) -> dict[str, Figures]:
         "personal": alone(panel, adapter_alone(result.model()), seed, *chosen["adapter"]),
         "shared": shared,
         "alone": alone(panel, start(seed), seed, *chosen["alone"]),
-        "without": alone(panel, adapter_alone(start(seed)), seed, *chosen["adapter"]),
+        "without": alone(panel, adapter_alone(start(seed)), seed, *chosen["without"]),
         "letters": measured(lambda _: Unigram(data.y), data),
     }
     return {arm: found[arm] for arm in ARMS}
@@ -269,13 +279,15 @@ positive is worse.
 {chr(10).join(lines)}
 
 Settings were chosen on validation rows of another seed ([all that were tried](language-model-settings.json)): server's
-rate {chosen["shared"][0]:g}, adapter {_how(chosen["adapter"])}, alone {_how(chosen["alone"])}. Processor time:
+rate {chosen["shared"][0]:g}, adapter {_how(chosen["adapter"])}, alone {_how(chosen["alone"])}, adapter on the untrained
+start {_how(chosen["without"])}. Processor time:
 {_mean(found, "shared"):.0f} s for the shared model, {_mean(found, "personal"):.0f} s for {PANEL} adapters.
 """
 
 
 def _how(chosen: list[float]) -> str:
-    return f"rate {chosen[0]:g} for {chosen[1]} passes"
+    momentum = f", momentum {chosen[2]:g}" if len(chosen) > 2 else ""
+    return f"rate {chosen[0]:g} for {chosen[1]} passes{momentum}"
 
 
 def _mean(found: list[dict[str, Figures]], arm: str) -> float:
