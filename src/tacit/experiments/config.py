@@ -392,7 +392,7 @@ def _parsed(key: str, text: str) -> Any:
     except tomllib.TOMLDecodeError:
         if re.fullmatch(r"-?\.\d+", text):  # .5, which TOML does not know
             return float(text)
-        if re.fullmatch(r"[A-Za-z0-9_./-]+", text):
+        if re.fullmatch(r"[A-Za-z0-9_./:-]+", text):
             return text
         raise TacitError(f"the value of {key}={text} is not TOML: quote text, for example {key}='\"text\"'") from None
 

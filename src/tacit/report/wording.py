@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tacit.privacy.plan import Words
     from tacit.report.facts import Facts, Promise
 
-Spent = Mapping[str, float]
+Epsilons = Mapping[str, float]
 
 PERSONAL = (
     "Personal models stay on their clients: the guarantees cover what is released, not a personal model given away."
@@ -57,7 +57,7 @@ def guarantee(promise: Promise, facts: Facts) -> str:
     return f"{_UNIT[facts.unit]}, {promise.relation}"
 
 
-def spent(promise: Promise, epsilon: Spent | None) -> str:
+def spent(promise: Promise, epsilon: Epsilons | None) -> str:
     """Epsilon so far, of what budget, at which delta, by which accountant. The unit stands beside it: `guarantee`."""
     if promise.standing in ("nothing leaves", "never asked") and not _spent_before(promise, epsilon):
         return "0.00"
@@ -70,19 +70,19 @@ def spent(promise: Promise, epsilon: Spent | None) -> str:
     return f"{value}{budget} at delta {promise.delta:g} ({by})"
 
 
-def _spent_before(promise: Promise, epsilon: Spent | None) -> bool:
+def _spent_before(promise: Promise, epsilon: Epsilons | None) -> bool:
     """Whether clients that are not asked at this level have paid at another."""
     return promise.standing == "never asked" and bool(epsilon) and max((epsilon or {}).values()) > 0
 
 
-def headline(promise: Promise, epsilon: Spent | None) -> str:
+def headline(promise: Promise, epsilon: Epsilons | None) -> str:
     """The shortest true thing to say about a level."""
     if promise.standing == "protected":
         return f"epsilon {number(next(iter(epsilon.values())))}" if epsilon else "nothing spent yet"
     return {"nothing leaves": "nothing leaves", "never asked": "never asked"}.get(promise.standing, "no guarantee")
 
 
-def terms(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
+def terms(promise: Promise, facts: Facts, epsilon: Epsilons | None) -> str:
     """What must stand beside a bare epsilon; nothing where there is none."""
     if promise.standing != "protected" or not epsilon:
         return ""
@@ -90,13 +90,13 @@ def terms(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
     return f"{_UNIT[facts.unit]}, {promise.relation}, delta {promise.delta:g}, {by}; "
 
 
-def _parts(epsilon: Spent) -> tuple[str, str]:
+def _parts(epsilon: Epsilons) -> tuple[str, str]:
     """The value, and by which accountant, with the other one's beside it."""
     (first, value), *others = epsilon.items()
     return number(value), "; ".join([first.upper(), *(f"{name.upper()} {number(other)}" for name, other in others)])
 
 
-def _figures(epsilon: Spent) -> str:
+def _figures(epsilon: Epsilons) -> str:
     value, by = _parts(epsilon)
     return f"{value} ({by})"
 
@@ -110,7 +110,7 @@ def _without(promise: Promise) -> str:
     }[promise.standing]
 
 
-def sentence(promise: Promise, facts: Facts, epsilon: Spent | None) -> str:
+def sentence(promise: Promise, facts: Facts, epsilon: Epsilons | None) -> str:
     """What a client of this level is guaranteed, in words."""
     who = f"{promise.level}: "
     if promise.standing == "opted out":
@@ -146,7 +146,7 @@ def _past(promise: Promise) -> str:
     return said
 
 
-def whole(facts: Facts, epsilons: Mapping[str, Spent]) -> str:
+def whole(facts: Facts, epsilons: Mapping[str, Epsilons]) -> str:
     """What holds for every client of the federation: no more than the least protected has."""
     who = "The federation as a whole: "
     if facts.unit == "none" and all(promise.standing == "nothing leaves" for promise in facts.promises):
@@ -168,7 +168,7 @@ def whole(facts: Facts, epsilons: Mapping[str, Spent]) -> str:
     return f"{who}{kind}, epsilon {_figures(epsilon)} at delta {delta:g}, that of level '{promise.level}'."
 
 
-def guarantees(facts: Facts, epsilons: Mapping[str, Spent]) -> list[str]:
+def guarantees(facts: Facts, epsilons: Mapping[str, Epsilons]) -> list[str]:
     """One sentence for each level that somebody chose, one for the federation, and what they rest on."""
     held = [promise for promise in facts.promises if promise.clients]
     lines = [sentence(promise, facts, epsilons.get(promise.level)) for promise in held]
@@ -195,7 +195,7 @@ def as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def warning(epsilons: Mapping[str, Spent]) -> str | None:
+def warning(epsilons: Mapping[str, Epsilons]) -> str | None:
     """A large epsilon is hardly a guarantee, and the reader should know."""
     large = [level for level, spent in epsilons.items() if spent and next(iter(spent.values())) > 10]
     if not large:

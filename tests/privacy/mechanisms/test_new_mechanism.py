@@ -13,6 +13,8 @@ from tacit.core import tree
 from tacit.core.contract import Shared
 from tacit.core.registry import Registry
 from tacit.errors import TacitError
+from tacit.experiments.build import build
+from tacit.experiments.train import run_config
 from tacit.methods import FedAvg, Multitask
 from tacit.privacy.accounting.accountant import answer, epsilon
 from tacit.privacy.accounting.events import describe, from_json, register, to_json
@@ -27,6 +29,7 @@ from tacit.report import wording
 from tacit.report.facts import Facts
 from tacit.rounds.assemble import Privacy
 from tests.conformance import test_boundary as boundary
+from tests.experiments.tiny import tiny
 from tests.federation.in_process import World
 from tests.privacy.mechanisms.laplace import Laplace, LaplaceRelease, PureDpEvent
 from tests.worlds import assembled, largest_difference, run
@@ -164,3 +167,13 @@ def test_every_mechanism_says_who_sees_what_and_whom_it_protects(kind: type[Mech
     for name, words in kind.words.items():
         assert words.to_member or name.endswith("-rota")
         assert words.against or kind.unit == "none"
+
+
+def test_a_file_names_it_by_its_import_path_with_its_own_fields_as_keys(tmp_path: Path) -> None:
+    where = "tests.privacy.mechanisms.laplace:Laplace"
+    config = tiny(f"privacy.plan={where}", "privacy.bound=0.5", "rounds=2", "method.name=fedavg", "choices.open=0")
+    result = run_config(config, tmp_path / "run", progress=False)
+    assert result.run.engine.plan.mechanism == Laplace(bound=0.5)
+    assert "epsilon" in " ".join(result.guarantees())
+    with pytest.raises(TacitError, match="bound"):
+        build(tiny(f"privacy.plan={where}", "privacy.bound=wide"))

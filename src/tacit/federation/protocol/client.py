@@ -138,7 +138,7 @@ class Client:
         if self.key is None:
             raise Rejected("run", "this client has no key to sign with")
         self._fits_the_past(ask, assembled.engine.plan, done=True)
-        member = collect.Member(place, self.key, terms, self.store)
+        member = collect.MaskedMember(place, self.key, terms, self.store)
         return collect.stage(member, ask, asked_for(ask, assembled.engine.plan), vector)
 
     def _fits_the_past(self, ask: Ask, plan: Plan, done: bool = False) -> None:

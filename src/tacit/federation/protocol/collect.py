@@ -69,7 +69,7 @@ Send = Callable[[Mapping[int, Ask]], Any]
 
 
 @dataclass(frozen=True)
-class Member:
+class MaskedMember:
     place: int
     key: Path
     terms: Terms
@@ -84,7 +84,7 @@ def ring(terms: Terms) -> KeyRing:
     return KeyRing.of({place: seat.key for place, seat in enumerate(terms.roster) if seat.key})
 
 
-def stage(member: Member, ask: Ask, plan: Plan, vector: Callable[[], np.ndarray]) -> Tree:
+def stage(member: MaskedMember, ask: Ask, plan: Plan, vector: Callable[[], np.ndarray]) -> Tree:
     """A client's answer to one stage. `vector` trains: it is called when the masked upload is asked for."""
     try:
         message = decode(_bytes(ask.tensors))

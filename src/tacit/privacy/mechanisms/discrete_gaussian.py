@@ -50,7 +50,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-Words = Callable[[int], NDArray[np.uint32]]
+WordSource = Callable[[int], NDArray[np.uint32]]
 """So many independent random words of 32 bits."""
 
 ROUNDING: Final = 4
@@ -67,11 +67,11 @@ def secure_words(size: int) -> NDArray[np.uint32]:
     return np.frombuffer(os.urandom(4 * size), dtype=np.uint32)
 
 
-def keyed_words(stream: np.random.Generator) -> Words:
+def keyed_words(stream: np.random.Generator) -> WordSource:
     return lambda size: stream.integers(0, 1 << _WORD, size, dtype=np.uint32)
 
 
-def sample(size: int, log_std: int, words: Words) -> NDArray[np.int64]:
+def sample(size: int, log_std: int, words: WordSource) -> NDArray[np.int64]:
     """`size` independent discrete Gaussian numbers of parameter 2^log_std, exactly."""
     if not 0 <= log_std <= LARGEST:
         raise ValueError(f"the parameter is 2^{log_std}, and 2^0 to 2^{LARGEST} are drawn")
@@ -83,7 +83,7 @@ def sample(size: int, log_std: int, words: Words) -> NDArray[np.int64]:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def _accepted(size: int, p: int, words: Words) -> NDArray[np.int64]:
+def _accepted(size: int, p: int, words: WordSource) -> NDArray[np.int64]:
     """What is accepted of `size` candidates, in their order."""
     k, drawn = _whole(size, words), words(size)
     j, negative = drawn >> np.uint32(_WORD - p) if p else np.zeros(size, np.uint32), (drawn & np.uint32(1)) == 1
@@ -97,7 +97,7 @@ def _accepted(size: int, p: int, words: Words) -> NDArray[np.int64]:
     return np.where(negative[alive], -size_of, size_of)
 
 
-def _survives(j: NDArray[np.uint32], p: int, words: Words, squared: bool = False) -> NDArray[np.bool_]:
+def _survives(j: NDArray[np.uint32], p: int, words: WordSource, squared: bool = False) -> NDArray[np.bool_]:
     """True with a chance of exp(-x), or exp(-x^2 / 2), for each x = j / 2^p."""
     result = np.zeros(len(j), bool)
     tried, n = np.arange(len(j)), 1
@@ -113,18 +113,18 @@ def _survives(j: NDArray[np.uint32], p: int, words: Words, squared: bool = False
     return result
 
 
-def _below(j: NDArray[np.uint32], p: int, words: Words) -> NDArray[np.bool_]:
+def _below(j: NDArray[np.uint32], p: int, words: WordSource) -> NDArray[np.bool_]:
     """True with a chance of j / 2^p."""
     return (words(len(j)) >> np.uint32(_WORD - p)) < j if p else np.zeros(len(j), bool)
 
 
-def _below_by_half(j: NDArray[np.uint32], p: int, words: Words) -> NDArray[np.bool_]:
+def _below_by_half(j: NDArray[np.uint32], p: int, words: WordSource) -> NDArray[np.bool_]:
     """True with a chance of j / 2^(p + 1): p bits of a word, and its last."""
     drawn = words(len(j))
     return ((drawn >> np.uint32(_WORD - p)) < j) & ((drawn & np.uint32(1)) == 0) if p else np.zeros(len(j), bool)
 
 
-def _one_in(n: int, size: int, words: Words) -> NDArray[np.bool_]:
+def _one_in(n: int, size: int, words: WordSource) -> NDArray[np.bool_]:
     """True with a chance of 1 / n: whether a uniform number below n is 0. Words past the last multiple are redrawn."""
     drawn = words(size).astype(np.uint64)
     past = (1 << _WORD) // n * n
@@ -133,7 +133,7 @@ def _one_in(n: int, size: int, words: Words) -> NDArray[np.bool_]:
     return drawn % np.uint64(n) == 0
 
 
-def _whole(size: int, words: Words) -> NDArray[np.int64]:
+def _whole(size: int, words: WordSource) -> NDArray[np.int64]:
     """k >= 0 with chances proportional to exp(-k^2 / 2)."""
     drawn = words(2 * size).view(np.uint64)
     table = np.array(_thresholds(64), np.uint64)
@@ -144,7 +144,7 @@ def _whole(size: int, words: Words) -> NDArray[np.int64]:
     return k
 
 
-def _decide(value: int, words: Words) -> int:
+def _decide(value: int, words: WordSource) -> int:
     """k of the uniform number whose first 64 bits lie on a threshold: with more of its bits."""
     bits = 64
     while True:

@@ -23,7 +23,7 @@ from tacit.core.contract import Tree
 from tacit.core.tensors import from_array, register_vmap, to_list
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms import keyed_normal
-from tacit.privacy.mechanisms.discrete_gaussian import Words, keyed_words, sample, secure_words
+from tacit.privacy.mechanisms.discrete_gaussian import WordSource, keyed_words, sample, secure_words
 from tacit.privacy.mechanisms.lattice import NO_NOISE, log_stds, place, step
 
 NoiseKind = Literal["fast", "exact"]
@@ -202,7 +202,7 @@ def _keyed_noisy_vmap(
 register_vmap(_keyed_noisy, _keyed_noisy_vmap)
 
 
-def _drawn(size: int, log_std: int, words: Words) -> np.ndarray[Any, Any]:
+def _drawn(size: int, log_std: int, words: WordSource) -> np.ndarray[Any, Any]:
     return np.zeros(size, np.int64) if log_std == NO_NOISE else sample(size, log_std, words)
 
 

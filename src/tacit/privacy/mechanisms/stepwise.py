@@ -42,7 +42,7 @@ from tacit.privacy.mechanisms.local import LocalRelease
 from tacit.privacy.mechanisms.open import OpenRelease
 from tacit.privacy.plan import CalibrationContext, Mechanism, Plan, Words, gaussian_event
 
-Seen = Literal["messages", "sum"]
+Sight = Literal["messages", "sum"]
 EXTRA = "extra/"
 
 
@@ -191,20 +191,20 @@ class Stepwise(Mechanism):
 
     bound: float = 1.0
     extra_bound: float | None = None
-    seen: Seen = "messages"
+    seen: Sight = "messages"
     participations: int | None = None
     least: int | None = None
 
     def __post_init__(self) -> None:
         for bound in self.bounds:
             Fixed(bound)
-        if self.seen not in get_args(Seen):
+        if self.seen not in get_args(Sight):
             raise TacitError(f"seen is '{self.seen}': use 'messages' (of each client) or 'sum' (secure aggregation)")
         if self.least is not None and (self.least < 1 or self.seen != "sum"):
             raise TacitError(f"least is {self.least}: a number of at least 1, and only with seen='sum'")
 
     @property
-    def server_sees(self) -> Seen:
+    def server_sees(self) -> Sight:
         return self.seen
 
     @property
