@@ -29,6 +29,7 @@ REGISTRY: Final[dict[str, str]] = {
     "estimation/mixture": "papers.generative.mixture",
     "estimation/scale": "papers.generative.scale",
     "multitask/har": "papers.multitask.reproduce",
+    "multitask/heterogeneity": "papers.multitask.heterogeneity",
     "fedhdp": "papers.fedhdp.overview",
     "fedhdp/selection": "papers.fedhdp.selection",
     "fedhdp/mnist": "papers.fedhdp.reproduce:MNIST_PAGE",

@@ -1,6 +1,6 @@
 """One run on human activities, described by a value and measured: what the pages of multitask learning are made of."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -8,14 +8,16 @@ import numpy as np
 from papers.bench import Cell
 from papers.multitask.har import sitting
 from tacit.core.contract import Method
-from tacit.data.dataset import FederatedDataset
-from tacit.estimation.multitask import Sharing, objective
+from tacit.core.dual_losses import with_intercept
+from tacit.data.dataset import FederatedDataset, as_input
+from tacit.estimation.multitask import Sharing, multitask_of, objective
 from tacit.methods import Multitask
 from tacit.models import SoftmaxRegression, initialise
 from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import calibrate
 from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.ledger import Charge, Ledger
+from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.clipping import Fixed
 from tacit.rounds.assemble import Privacy, Training, assemble
@@ -26,7 +28,8 @@ from tacit.sampling.cohorts import Poisson
 PLAIN: Final = Availability()
 WHOLE: Final = 512  # a batch that holds every row of a device
 _NEVER = 10**6
-_BOUND = 0.5  # of one example's gradient
+_ROW = 1.01  # norm of a row with its constant feature of .1
+_CLEAR = 5.0  # noise of a sum of about 250 rows, up to which their mean is worth taking off
 
 
 @dataclass(frozen=True)
@@ -41,21 +44,23 @@ class Recipe:
     epochs: int = 1
     devices: Availability = PLAIN
     centre: float | None = None
+    fold: int | None = None  # of five, of the rows that train, for choosing settings; None: the test rows
 
 
-def record_level(
-    method: Method, epsilon: float | None, delta: float, rounds: int, epochs: int = 1, devices: Availability = PLAIN
-) -> Recipe:
-    """Private gradients of whole devices' rows; one further Gaussian query of the budget pays for the centre."""
-    plain = Recipe(method, rounds, batch=WHOLE, epochs=epochs, devices=devices, centre=0.0)
-    if epsilon is None:
-        return plain
+def certified(method: Method, epsilon: float, delta: float, rounds: int = 1, devices: Availability = PLAIN) -> Recipe:
+    """Record level: certified solutions, and a noisy mean that centres a device's rows for a ninth of one query's cost.
+
+    Where that mean would be noise above all (at small epsilons) rows stay as they are, and nothing is paid for it.
+    """
     from dp_accounting import GaussianDpEvent
 
-    times = epochs * (_most_present(rounds, devices.drop) + 1)
-    z = calibrate(GaussianDpEvent, epsilon, delta, "add/remove", "pld", times=times)
-    privacy = Privacy(plans.Record(_BOUND, times // epochs), (Level("private", epsilon=epsilon, delta=delta),))
-    return replace(plain, privacy=privacy, centre=z)
+    times = _most_present(rounds, devices.drop)
+    centre = 3 * calibrate(GaussianDpEvent, epsilon, delta, "add/remove", "pld", times=1)
+    beside: dict[Any, int] = {GaussianDpEvent(centre): 1} if centre < _CLEAR else {}
+    z = calibrate(GaussianDpEvent, epsilon, delta, "add/remove", "pld", times, beside)
+    level = Level("private", epsilon=epsilon, delta=delta, noise=z)
+    privacy = Privacy(plans.Record(_ROW, times), (level,))
+    return Recipe(method, rounds, privacy, batch=WHOLE, devices=devices, centre=centre if beside else None)
 
 
 def _most_present(rounds: int, drop: float) -> int:
@@ -65,9 +70,9 @@ def _most_present(rounds: int, drop: float) -> int:
     return max(1, int(binom.ppf(0.99, rounds, 1 - drop)))
 
 
-def device_level(method: Method, epsilon: float, delta: float, rounds: int = 4, epochs: int = 1) -> Recipe:
-    privacy = Privacy(plans.Local(Fixed(0.3), rounds, project=True), (Level("private", epsilon=epsilon, delta=delta),))
-    return Recipe(method, rounds, privacy, epochs=epochs, centre=0.0)
+def device_level(method: Method, epsilon: float, delta: float, rounds: int = 4, batch: int = 64) -> Recipe:
+    privacy = Privacy(plans.Local(Fixed(3.0), rounds), (Level("private", epsilon=epsilon, delta=delta),))
+    return Recipe(method, rounds, privacy, batch=batch, centre=0.0)
 
 
 def grouped(method: Method, epsilon: float, delta: float, opted_out: float, rounds: int = 40) -> Recipe:
@@ -79,7 +84,7 @@ def grouped(method: Method, epsilon: float, delta: float, opted_out: float, roun
 
 
 def started(recipe: Recipe, seed: int) -> Run:
-    data = sitting(seed, recipe.centre)
+    data = sitting(seed, recipe.centre, recipe.fold)
     training = Training(
         recipe.rounds, Poisson(recipe.rate), recipe.batch, recipe.epochs, seed=seed, chunk=30, devices=recipe.devices
     )
@@ -91,32 +96,54 @@ def started(recipe: Recipe, seed: int) -> Run:
 
 
 def _charge_centre(run: Run, recipe: Recipe, data: FederatedDataset) -> None:
-    """Before anything is trained on centred rows, every device pays for its noisy mean like for one more round."""
-    if run.plan.record is None:
+    """Before anything is trained on centred rows, every device pays for its noisy mean: one Gaussian query."""
+    if run.plan.record is None or recipe.centre is None:
         return
+    from dp_accounting import GaussianDpEvent
+
     accounts = [account for k in range(data.clients) if (account := run.plan.client(k)) is not None]
-    assert recipe.centre is not None
-    assert all(abs(float(z) - recipe.centre) < 1e-9 for z in run.plan.record.multipliers)
-    charges = [Charge(a.scope, a.unit, a.relation, a.event, a.count) for a in accounts]
+    charges = [Charge(a.scope, a.unit, a.relation, GaussianDpEvent(recipe.centre), 1) for a in accounts]
     run.ledger.charge(recipe.rounds, charges)
     run.budget = BudgetTracker(run.plan, run.ledger, recipe.rounds + 1)  # what is left after that
 
 
-def measure(recipe: Recipe, seed: int, history: bool = False) -> Cell:
-    """Mean test error over the people; with a covariance, who learns from whom; with `history` the primal objective."""
+def measure(recipe: Recipe, seed: int, history: int = 0) -> Cell:
+    """Mean test error over the people, as models were received and as devices finished them; what was spent.
+
+    With a covariance, who learns from whom; with `history`, primal and dual after every so many rounds.
+    """
     run = started(recipe, seed)
-    rounds, primal = [], []
-    while history and run.progress.round < recipe.rounds:
+    seen = []
+    while history and run.progress.round < recipe.rounds and not run.budget.exhausted():
         run.step()
-        rounds.append(run.progress.round)
-        primal.append(objective(run).primal)
+        if run.progress.round % history == 0:
+            seen.append(objective(run))
     scores = run.go().scores
     assert scores is not None
-    cell: dict[str, Any] = {"error": float(1 - scores.personal.mean()), "rounds": rounds, "primal": primal}
+    curve = {name: [getattr(each, name) for each in seen] for name in ("round", "primal", "dual")}
+    cell: dict[str, Any] = {"error": float(1 - scores.personal.mean()), "spent": _spent(run), **curve}
     if isinstance(recipe.method, Multitask):
         sharing = Sharing.of(run)
         cell |= {"ids": list(sharing.ids), "correlation": _short(sharing.correlation), "origin": _short(sharing.origin)}
+        cell["received"] = _received(run)
     return cell
+
+
+def _spent(run: Run) -> float:
+    """The largest epsilon of a device's account, by the ledger; 0 if it has no entry."""
+    return max((line.epsilon for line in statement(run.ledger)), default=0.0)
+
+
+def _received(run: Run) -> float:
+    """Test error of the models that the server sends, before a device does anything with its own."""
+    method, data, view = multitask_of(run), run.engine.federation, run.progress.server.view
+    models = method.weights(view.extra["sums"], view.extra["covariance"])
+    wrong = []
+    for k in range(data.clients):
+        own = data.test_rows(k)
+        scores = with_intercept(as_input(data.test_x[own]), method.intercept) @ models[k].T
+        wrong.append(float(((scores[:, 0] > 0) != (data.test_y[own] > 0)).double().mean()))
+    return float(np.mean(wrong))
 
 
 def _short(values: np.ndarray) -> list[list[float]]:

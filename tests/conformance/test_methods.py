@@ -58,6 +58,7 @@ COMPOSED: dict[str, Method] = {
     "fedrep": KeepLocal(("head",), FedAvg(LocalSgd(momentum=0.5)), first=0.6),
     "kept at a pace of its own": KeepLocal(("norm",), FedAvg(LocalSgd(momentum=0.5)), pace=0.25),
     "multitask by gradients": Multitask("logistic", solver="gradient", covariance="mean"),
+    "multitask, certified": Multitask("hinge", 1.0, covariance="mean", solver="certified", finish=True, folds=2),
     "multitask, smooth and finished": Multitask("smooth-hinge", covariance="mean", finish=True),
     "noisy pp-sgd": PPSgd(noisy=True),
     "kept pp-sgd": KeepLocal(("norm",), PPSgd(optimizer=ServerSgd(momentum=0.5), noisy=True)),

@@ -56,8 +56,43 @@ class Gradient(Protocol):
     def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree: ...
 
 
+class ProximalProblem(NamedTuple):
+    """min over Z of sum_i loss(Z x_i, y_i) + |Z - centre|^2 / (2 curvature): a linear model near a centre.
+
+    A convex loss of `core.dual_losses`, by name; x_i has `intercept` as its last feature. Of the dual variables alpha
+    the solution is Z = centre + curvature (X alpha). `start` may be private: it is where a solver begins, and what is
+    released is certified, however it was found. Everything else must be public.
+    """
+
+    loss: str
+    centre: Tensor  # [columns, features + 1]
+    curvature: Tensor  # 0-d
+    intercept: float
+    slack: float  # how far from the exact solution a private one may be: twice that far is this share of a record
+    instead: Tensor  # like `centre`: what is released where no certificate is found
+    start: Tensor  # [rows, columns], of the rows that are asked
+
+
+class Minimum(NamedTuple):
+    """The solution of a `ProximalProblem`: X alpha, like the centre, and alpha [rows, columns].
+
+    Of a private one, `sums` may reach `Reply.upload`; `duals` are exact and may reach `Reply.state` only.
+    """
+
+    sums: Tensor
+    duals: Tensor
+
+
+def _no_minimum(problem: ProximalProblem, of: Any) -> Minimum:
+    raise RuntimeError("this site solves no problems")
+
+
+def _no_rows() -> Batch:
+    raise RuntimeError("this site does not know all of its client's rows")
+
+
 class Site(NamedTuple):
-    """One client in one round: its data, and the only two ways to look at it.
+    """One client in one round: its data, and the only ways to look at it.
 
     `live[step]` is public: a step that is not live must leave everything the client carries untouched.
     A live step whose batch came out empty is still a step: a private gradient adds its noise there.
@@ -75,6 +110,9 @@ class Site(NamedTuple):
     round: Tensor = torch.zeros((), dtype=torch.int64)
     client: Tensor = torch.zeros((), dtype=torch.int64)  # the client's place in the federation
     rows: Callable[[int], Tensor] = lambda step: torch.zeros(1, dtype=torch.int64)  # its own numbers of a step's rows
+    own: Callable[[], Batch] = _no_rows  # all rows of the client; what comes of them may reach `Reply.state` only
+    minimum: Callable[[ProximalProblem, Batch], Minimum] = _no_minimum  # exact: may reach `Reply.state` only
+    private_minimum: Callable[[ProximalProblem, int], Minimum] = _no_minimum  # of a step's rows; each call is one query
 
 
 class Reply(NamedTuple):

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.core.dual_losses import LOSSES, targets, with_intercept
 from tacit.core.files import write_atomically
 from tacit.data.dataset import FederatedDataset, as_input, features, offsets_of
 from tacit.errors import TacitError
 from tacit.methods.multitask.covariance import correlation
-from tacit.methods.multitask.dual_losses import LOSSES
-from tacit.methods.multitask.local_dual import targets, with_intercept
 from tacit.methods.multitask.method import Multitask
 from tacit.models import SoftmaxRegression
 from tacit.privacy.ledger.ledger import Ledger

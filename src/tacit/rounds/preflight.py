@@ -26,7 +26,19 @@ from torch.func import vmap
 
 from tacit.core import rng, tree
 from tacit.core.columns import each
-from tacit.core.contract import Batch, Gradient, Losses, Method, Reply, Shared, Site, Task, Tree
+from tacit.core.contract import (
+    Batch,
+    Gradient,
+    Losses,
+    Method,
+    Minimum,
+    ProximalProblem,
+    Reply,
+    Shared,
+    Site,
+    Task,
+    Tree,
+)
 from tacit.core.dropout import Key
 from tacit.core.tensors import from_array
 from tacit.data.dataset import WHOLE, FederatedDataset
@@ -112,7 +124,9 @@ def count_queries(
     def counted(steps: int) -> tuple[int, ...]:
         private = Counted(_nothing)
         view = method.init(start).view
-        method.client(view, method.join(view, start), _site(task, batch, _nothing, private, steps))
+        site = _site(task, batch, _nothing, private, steps)
+        site = site._replace(private_minimum=private.counting(_no_solution))
+        method.client(view, method.join(view, start), site)
         return private.by_batch(steps)
 
     return Counts({steps: counted(steps) for steps in lengths if steps})
@@ -120,6 +134,11 @@ def count_queries(
 
 def _nothing(params: Tree, step: int, losses: Losses | None = None) -> Tree:
     return tree.zeros(params)
+
+
+def _no_solution(problem: ProximalProblem, of: int | Batch) -> Minimum:
+    """Shapes of a solution, all zero."""
+    return Minimum(torch.zeros_like(problem.centre), torch.zeros_like(problem.start))
 
 
 def count_guarded(method: Method, task: Task, federation: FederatedDataset, start: Tree, steps: int) -> int:
@@ -146,7 +165,8 @@ def _site(
     task: Task, batch: Callable[[int], Batch], grad: Gradient, private_grad: Gradient, steps: int, level: int = 0
 ) -> Site:
     live = torch.ones(steps, dtype=torch.bool)
-    return Site(task, steps, live, batch, grad, private_grad, level=torch.tensor(level))
+    site = Site(task, steps, live, batch, grad, private_grad, level=torch.tensor(level))
+    return site._replace(own=lambda: batch(0), minimum=_no_solution, private_minimum=_no_solution)
 
 
 _STEPS, _ROWS = 3, 4
@@ -201,6 +221,9 @@ def _uploads(
             rows=rows,
             private_grad=_clipped(Exact(task, public, _key)),
             guard=guard,
+            own=lambda: batch(0),
+            minimum=_exact_stand_in,
+            private_minimum=lambda problem, step: _stand_in(problem, batch(step)),
         )
         reply = method.client(server.view, state, site)
         uploads.append(tree.join(reply.upload))
@@ -213,6 +236,19 @@ def _uploads(
 def _key(step: int) -> Key:
     """Of dropout: the same masks whatever the data, as in a run."""
     return Key(torch.arange(_ROWS).unsqueeze(-1), step=step)
+
+
+def _stand_in(problem: ProximalProblem, rows: Batch) -> Minimum:
+    """A solution whose sums tell of everything that must be public, and of nothing else; whose duals tell of rows."""
+    public = problem.centre * problem.curvature + problem.instead + problem.curvature + problem.slack
+    seen = rows.x.flatten(1).sum(1, keepdim=True).to(problem.start.dtype)
+    return Minimum(public + problem.intercept, problem.start + torch.where(rows.mask.unsqueeze(1), seen, 0.0))
+
+
+def _exact_stand_in(problem: ProximalProblem, rows: Batch) -> Minimum:
+    """As an exact solution: all of it tells of rows."""
+    found = _stand_in(problem, rows)
+    return found._replace(sums=found.sums + found.duals.sum())
 
 
 def _clipped(exact: Exact) -> Callable[..., Tree]:

@@ -11,12 +11,13 @@ from torch.func import vmap
 
 from tacit.core import rng, tree
 from tacit.core.columns import Rows
-from tacit.core.contract import Batch, Method, Shared, Site, Tree
+from tacit.core.contract import Batch, Method, Minimum, ProximalProblem, Shared, Site, Tree
 from tacit.core.dropout import Key
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.models.functional import ModuleTask
 from tacit.privacy.accounting.sampling import BatchRule
+from tacit.privacy.mechanisms import certified_minimum
 from tacit.privacy.mechanisms.clipped_upload_sum import Operand, Uploads
 from tacit.privacy.mechanisms.clipping import clip
 from tacit.privacy.mechanisms.gradient import Counted, Exact
@@ -133,8 +134,24 @@ class ClientProgram:
             round=torch.as_tensor(round),
             client=given.client,
             rows=own_rows,
+            own=lambda: self._all_rows(given.client),
+            minimum=certified_minimum.Exact(torch.ones(())),
+            private_minimum=private.counting(self._minimum(batch, given)),
         )
         return site, private
+
+    def _minimum(self, batch: Callable[[int], Batch], given: Inputs) -> Callable[[ProximalProblem, int], Minimum]:
+        """A step's problem solved: with its certificate and noise where the unit is a record, else as it is."""
+        record, weight = self.plan.record, self._weights[given.client]
+        if record is None:
+            return lambda problem, step: certified_minimum.Exact(weight)(problem, batch(step))
+        noise = self.noise(given.gradient_key)
+        return certified_minimum.Certified(batch, record.bound, given.z, weight, noise, record.exact)
+
+    def _all_rows(self, client: Tensor) -> Batch:
+        first, end = self._first_rows[client], self._first_rows[client + 1]
+        places = first + torch.arange(int(self.federation.sizes.max()))
+        return Batch(*self.federation.take(places.clamp(max=end - 1)), places < end)
 
     def _own_rows(self, given: Inputs, own: int) -> Callable[[int], tuple[Rows, Tensor]]:
         first, end = self._first_rows[given.client], self._first_rows[given.client + 1]
@@ -224,6 +241,12 @@ class ClientProgram:
     @property
     def _dtype(self) -> torch.dtype:
         return next(iter(self.start.values())).dtype
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """How many rows of each client one row of an expected batch stands for: public numbers."""
+        setting = self.plan.setting
+        return torch.tensor([max(int(n), 1) / max(setting.batches.expected(int(n)), 1.0) for n in setting.sizes])
 
     @cached_property
     def _first_rows(self) -> Tensor:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from tacit.core.dual_losses import LOSSES
 from tacit.estimation.multitask import objective
 from tacit.methods import Multitask
 from tacit.methods.multitask.covariance import correlation, identity, learned, mean_regularised, safe_correction
-from tacit.methods.multitask.dual_losses import LOSSES
 from tacit.methods.multitask.local_dual import sweep
 from tacit.rounds.loop import Run
 from tests.estimation.multitask.problems import Arrays, centralised, tasks, trained

@@ -1,10 +1,13 @@
 """Who may run it, what it costs, and what the paper would have claimed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from papers.multitask.published import AsPublished
+from tacit.core.contract import Reply, Shared, Site, Tree
 from tacit.errors import TacitError
 from tacit.methods import FineTuned, Multitask
 from tacit.privacy import mechanisms as plans
@@ -69,6 +72,65 @@ def test_the_gradient_solver_does_not_interfere_and_the_dual_one_does() -> None:
         trained(tasks(), Multitask(), 2, privacy)
 
 
+CERTIFIED = Multitask("hinge", 1.0, "mean", solver="certified")
+RECORD = Privacy(plans.Record(2.0), (Level("private", epsilon=8, delta=1e-3),))
+
+
+def test_certified_solutions_are_the_upload_of_the_record_plan_and_each_is_charged() -> None:
+    run = trained(tasks(), CERTIFIED, 3, RECORD, batch=100, epochs=1)
+    run.go()
+    entries = list(run.ledger.entries())
+    assert len(entries) == 15
+    assert {(entry.count, entry.unit) for entry in entries} == {(1, "record")}
+    spent = trained(tasks(), CERTIFIED, 3, RECORD, batch=100, epochs=1).plan.client(0)
+    assert spent is not None
+    assert (spent.epsilon, spent.delta) == (8, 1e-3)
+
+
+def test_without_noise_certified_rounds_find_the_optimum_of_the_dual_ones() -> None:
+    """The same fixed point: around what was sent or around its own alpha, a device that has converged stays."""
+    found = []
+    for method in (CERTIFIED, Multitask("hinge", 1.0, "mean")):
+        run = trained(tasks(), method, 300, batch=100, epochs=1)
+        run.go()
+        found.append(run.progress.server.view.extra["sums"])
+    assert torch.allclose(*found, atol=0.05)
+
+
+class PrivateCentre(Multitask):
+    """A planted bug: the problem is centred at the device's own alpha, as Algorithm 1 prints it."""
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        private = view.extra["sums"] + state["alpha"].sum()
+        return super().client(view._replace(extra=view.extra | {"sums": private}), state, site)
+
+
+class SendsDuals(Multitask):
+    """A planted bug: the exact dual variables reach the message."""
+
+    def client(self, view: Shared, state: Tree, site: Site) -> Reply:
+        reply = super().client(view, state, site)
+        return reply._replace(upload=Shared({}, {"sums": reply.upload.extra["sums"] + reply.state["alpha"].sum()}))
+
+
+@pytest.mark.parametrize("kind", [PrivateCentre, SendsDuals])
+def test_a_problem_around_private_numbers_and_uploaded_duals_are_refused(kind: type[Multitask]) -> None:
+    with pytest.raises(TacitError, match="guarantee would not hold"):
+        trained(tasks(), kind("hinge", 1.0, "mean", solver="certified"), 2, RECORD)
+
+
+def test_a_device_keeps_its_local_model_where_what_it_received_is_noise() -> None:
+    """With a noise that hides everything the finished models are those that never left home."""
+    noisy = Privacy(plans.Record(2.0), (Level("private", delta=1e-3, noise=1e4),))
+    scores = []
+    received = Multitask("hinge", 1.0, "mean", solver="certified", finish=True, folds=5)
+    for privacy, method in ((noisy, received), (Privacy(), replace(received, covariance="identity"))):
+        found = trained(tasks(rows=20), method, 1, privacy, batch=100, epochs=1).go().scores
+        assert found is not None
+        scores.append(found.personal)
+    assert scores[0] == pytest.approx(scores[1], abs=0.06)
+
+
 def test_the_record_plan_charges_every_private_gradient_to_its_device() -> None:
     privacy = Privacy(plans.Record(1.0), (Level("private", epsilon=8, delta=1e-3),))
     run = trained(tasks(), GRADIENTS, 3, privacy, batch=100, epochs=2)
@@ -101,6 +163,9 @@ def test_wrong_options_are_told() -> None:
     for options, told in (
         ({"loss": "cubic"}, "loss is 'cubic'"),
         ({"solver": "gradient"}, "'hinge', which has a corner"),
+        ({"solver": "certified", "loss": "squared"}, "slope has no bound"),
+        ({"folds": 5}, "folds are 5"),
+        ({"slack": 0.0, "solver": "certified"}, "slack"),
         ({"floor": 0.0}, "floor"),
         ({"xi": 2.0}, "xi must be at most 1"),
         ({"strength": 0.0}, "strength must be above 0"),

@@ -217,6 +217,7 @@ def counted(method: Method, federation: FederatedDataset | None = None) -> Queri
         (PerFedAvg(inner=0.0), (1,), (1, 1, 1)),
         (PPSgd(noisy=True), (1,), (1, 1, 1)),
         (Multitask(solver="gradient", loss="logistic"), (1,), (1, 1, 1)),
+        (Multitask(solver="certified"), (1,), (1, 1, 1)),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -15,24 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.core.contract import Batch, Site, Tree
+from tacit.core.contract import Batch, ProximalProblem, Site, Tree
+from tacit.core.dual_losses import LOSSES, Quadratic, targets, with_intercept
 from tacit.errors import TacitError
-from tacit.methods.multitask.dual_losses import LOSSES, Quadratic
-
-
-def with_intercept(x: Tensor, scale: float = 1.0) -> Tensor:
-    """Rows with a constant last feature, whose weight makes the intercept and is penalised like the others."""
-    flat = x.flatten(1)
-    return torch.cat([flat, flat.new_full((flat.shape[0], 1), scale)], 1)
-
-
-def targets(y: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-    """[rows, columns]: real targets as they are, two classes as -1 and 1, several as one against the rest."""
-    if y.is_floating_point():
-        return y.unsqueeze(-1).to(dtype)
-    if columns == 1:
-        return (2 * y - 1).unsqueeze(-1).to(dtype)
-    return 2 * (y.unsqueeze(-1) == torch.arange(columns)).to(dtype) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +150,24 @@ class LocalProblem:
         margins = x @ (self.w + self.q * now["moved"]).T
         delta = sweep(self.loss, self.q * (x @ x.T), margins, now["alpha"][rows], y, batch.mask)
         return {"alpha": now["alpha"].index_add(0, rows, delta), "moved": now["moved"] + delta.T @ x}
+
+    @property
+    def centre(self) -> Tensor:
+        """Of the block's problem in its new alpha, where X alpha is what was sent: public, as w, q and `sent` are."""
+        return self.w - self.q * self.sent
+
+    def solve(self, alpha: Tensor, site: Site, slack: float) -> tuple[Tensor, Tensor]:
+        """The new alpha, and X alpha as it may be sent: the mean over the live steps, each the solution on its rows."""
+        now: Tree = {"alpha": alpha, "sums": torch.zeros_like(self.w)}
+        for step in range(site.steps):
+            rows, mask = site.rows(step), site.batch(step).mask.unsqueeze(1)
+            old = now["alpha"][rows]
+            asked = ProximalProblem(self.loss, self.centre, self.q, self.intercept, slack, self.sent, old)
+            found = site.private_minimum(asked, step)
+            moved = now["alpha"].index_add(0, rows, torch.where(mask, found.duals - old, 0.0))
+            now = site.advance(step, {"alpha": moved, "sums": now["sums"] + found.sums}, now)
+        live = site.live.sum().to(self.w.dtype)
+        return now["alpha"], torch.where(live > 0, now["sums"] / live.clamp(min=1), self.sent)
 
     def descend(self, site: Site, lr: float) -> Tensor:
         """What v_t moves to: at the optimum v_t is minus the gradient of the device's loss, so steps go towards it.

@@ -14,26 +14,33 @@ from torch import Tensor
 
 from tacit.core.checked import checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
+from tacit.core.dual_losses import LOSSES, with_intercept
 from tacit.errors import TacitError
 from tacit.methods.multitask.covariance import Kind, identity, learned, mean_regularised, safe_correction
-from tacit.methods.multitask.dual_losses import LOSSES
-from tacit.methods.multitask.local_dual import Columns, LocalProblem, with_intercept
+from tacit.methods.multitask.finish import chosen_model
+from tacit.methods.multitask.local_dual import Columns, LocalProblem
 from tacit.methods.optimizers import check
 
 
 def check_options(method: "Multitask") -> None:
     _one_of("loss", method.loss, tuple(LOSSES))
-    _one_of("solver", method.solver, ("sdca", "gradient"))
+    _one_of("solver", method.solver, ("sdca", "certified", "gradient"))
     _one_of("start", method.start, ("identity", "mean"))
     if isinstance(method.covariance, str):
         _one_of("covariance", method.covariance, ("learned", "identity", "mean"))
     if isinstance(method.strength, tuple):
         raise TacitError(f"multitask's strength is {method.strength}: give one number for all")
-    for name in ("strength", "xi", "ridge", "lr", "intercept"):
+    for name in ("strength", "xi", "ridge", "lr", "intercept", "slack"):
         check(f"multitask's {name}", getattr(method, name), positive=True)
     check("multitask's momentum", method.momentum, below=1.0)
-    if method.momentum and method.solver == "sdca":
-        raise TacitError(f"multitask's momentum is {method.momentum}, and 'sdca' has none: use solver 'gradient'")
+    if method.momentum and method.solver != "gradient":
+        raise TacitError(
+            f"multitask's momentum is {method.momentum}, and '{method.solver}' has none: use solver 'gradient'"
+        )
+    if method.folds and (method.folds < 2 or not method.finish or method.solver != "certified"):
+        raise TacitError(f"multitask's folds are {method.folds}: give 5, with finish and solver 'certified', or 0")
+    if method.solver == "certified" and LOSSES[method.loss].lipschitz > 1:
+        raise TacitError(f"multitask's loss is '{method.loss}', whose slope has no bound: use 'hinge' or 'logistic'")
     if method.xi > 1:
         raise TacitError(f"multitask's xi must be at most 1, not {method.xi}")
     if not 0 < method.floor <= 1:
@@ -74,9 +81,13 @@ class Multitask(Method):
     u_t = xi X_t dalpha_t; w_t = 1/(2 lambda) sum_s Omega_ts v_s, where v_s is the sum of what s has sent (6). After
     every `inner` rounds Omega is set by (3). Several classes are learned one against the rest, under one Omega.
 
-    `solver` "gradient" follows private gradients of the primal instead, in the metric of Omega: its messages have the
-    same meaning, and suit the record plan. `finish` lets a device solve its own block once more before it predicts,
-    with what it knows of itself in place of what it has sent; nothing of that leaves.
+    `solver` "certified" is the algorithm for the record plan: a device solves its block (7) around what it has sent,
+    which is public, instead of around its own alpha, to a duality gap that is certified before anything leaves. One
+    record then moves u_t by at most xi (1 + slack) times the plan's bound on a row (docs/proofs/certified-minimum.md).
+    "gradient" follows private gradients of the primal instead, in the metric of Omega: its messages have the same
+    meaning. `finish` lets a device solve its own block once more before it predicts, with what it knows of itself in
+    place of what it has sent; with `folds` it chooses on its own rows how much of what it received it keeps, down to
+    nothing: its local model. Nothing of that leaves.
 
     Args:
         loss: "hinge", "logistic" or "squared".
@@ -88,10 +99,12 @@ class Multitask(Method):
         floor: the least eigenvalue of a learned Omega, as a share of the mean one.
         xi: the share of a dual step that is taken and sent, up to 1.
         beta: the bound on what devices do at once; None is the least that is safe.
-        solver: "sdca" or "gradient".
+        solver: "sdca", "certified" (for the record plan) or "gradient".
+        slack: of "certified": what the certificate leaves open, as a share of a record.
         lr: with gradients.
         momentum: of the server, with gradients.
         finish: whether a device solves its block once more before it predicts.
+        folds: of "finish" with "certified", by which a device chooses between what it received and its own; 0: none.
         intercept: the constant feature.
         sizes: rows of each device; known in a run.
 
@@ -115,10 +128,12 @@ class Multitask(Method):
     floor: float = 0.05
     xi: float = 1.0
     beta: float | None = None  # None: the least that is safe for this Omega; the paper's is xi m, never less
-    solver: Literal["sdca", "gradient"] = "sdca"
+    solver: Literal["sdca", "certified", "gradient"] = "sdca"
+    slack: float = 0.04  # of "certified": what the certificate leaves open, as a share of a record
     lr: float = 1.0
     momentum: float = 0.0  # of the server, with gradients
     finish: bool = False
+    folds: int = 0  # of "finish" with "certified": by which a device chooses between what it received and its own
     intercept: float = 1.0  # the constant feature; a small one spends little of a clipped message on the intercept
     sizes: tuple[int, ...] = field(default=(), metadata={"option": False})  # rows of each device, known in a run
 
@@ -146,6 +161,9 @@ class Multitask(Method):
         problem = self._problem(view, site.client)
         if self.solver == "gradient":
             return Reply(Shared({}, {"sums": problem.descend(site, self.lr * self.xi)}), state)
+        if self.solver == "certified":
+            alpha, sums = problem.solve(state["alpha"], site, self.slack)
+            return Reply(Shared({}, {"sums": self.xi * (sums - problem.sent)}), {"alpha": alpha})
         alpha, u = problem.ascend(state["alpha"], site)  # steps 4 and 5
         u = self.xi * u
         still = {"sums": torch.zeros_like(u)}
@@ -171,6 +189,8 @@ class Multitask(Method):
         """The device's own model. One that the server has heard nothing of takes the mean of all the others."""
         problem = self._problem(view, site.client, alone=True)
         model = problem.w
+        if self.finish and self.solver == "certified":
+            return {"own": chosen_model(problem, site, self.folds)}
         if self.finish and self.solver == "sdca":
             model = problem.finished(state["alpha"], site)
         known = (view.extra["sums"][site.client] != 0).any()

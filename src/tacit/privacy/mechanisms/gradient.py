@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tacit.core import tree
-from tacit.core.contract import Batch, Losses, Task, Tree
+from tacit.core.contract import Batch, Losses, Minimum, ProximalProblem, Task, Tree
 from tacit.core.dropout import Key, drawing
 from tacit.core.tensors import split_rows, weighted_sum
 from tacit.privacy.mechanisms.clipping import clip, shrinking
@@ -66,6 +66,15 @@ class Counted:
     def __call__(self, params: Tree, step: int, losses: Losses | None = None) -> Tree:
         self.calls.append(step)
         return self.inner(params, step, losses)
+
+    def counting(self, solve: Callable[[ProximalProblem, int], Minimum]) -> Callable[[ProximalProblem, int], Minimum]:
+        """Queries of another kind, counted with these: they are of the same batches."""
+
+        def counted(problem: ProximalProblem, step: int) -> Minimum:
+            self.calls.append(step)
+            return solve(problem, step)
+
+        return counted
 
     def by_batch(self, steps: int) -> tuple[int, ...]:
         """How often each batch of a program of so many steps was asked. A batch has two names: step 2 of 3 is -1."""

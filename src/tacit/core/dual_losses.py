@@ -1,10 +1,15 @@
-"""Convex losses with their conjugates, and the closed-form step of dual coordinate ascent for each.
+"""Convex losses of linear models with their conjugates, and the closed-form step of dual coordinate ascent for each.
 
 For a margin u = w.x and target y, `value` is loss(u, y) and `conjugate` is loss*(-alpha). `step` gives the alpha that
 minimises loss*(-alpha) + (alpha - old) g + s (alpha - old)^2 / 2: one coordinate of the local dual (7), where g is the
-current margin and s > 0 its change for a unit of alpha. All of it is elementwise and works under `vmap`.
+current margin and s > 0 its change for a unit of alpha. All of it is elementwise and works under `vmap`. `lipschitz` is
+the largest slope of the loss in its margin, for targets between -1 and 1.
+
+Rows and targets as these losses take them: a constant last feature, and a column for two classes or a real target, else
+one a class.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +23,9 @@ _NEWTON_STEPS = 12
 
 
 class DualLoss(Protocol):
+    @property
+    def lipschitz(self) -> float: ...
+
     def value(self, u: Tensor, y: Tensor) -> Tensor: ...
 
     def conjugate(self, alpha: Tensor, y: Tensor) -> Tensor:
@@ -26,12 +34,20 @@ class DualLoss(Protocol):
 
     def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor: ...
 
+    def feasible(self, alpha: Tensor, y: Tensor) -> Tensor:
+        """The nearest alpha whose conjugate is finite."""
+        ...
+
 
 @dataclass(frozen=True)
 class Quadratic:
     """A loss whose conjugate is smooth alpha^2 / 2 - alpha y on an interval: its best step is a clipped linear one."""
 
     smooth: float
+
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
 
     def bounds(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """The feasible alphas."""
@@ -46,6 +62,9 @@ class Quadratic:
 
     def step(self, old: Tensor, g: Tensor, s: Tensor, y: Tensor) -> Tensor:
         return self.free(old, g, s, y).clamp(*self.bounds(y))
+
+    def feasible(self, alpha: Tensor, y: Tensor) -> Tensor:
+        return alpha.clamp(*self.bounds(y))
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,10 @@ class Squared(Quadratic):
 
     smooth: float = 1.0
 
+    @property
+    def lipschitz(self) -> float:
+        return math.inf
+
     def value(self, u: Tensor, y: Tensor) -> Tensor:
         return (u - y).square() / 2
 
@@ -90,6 +113,10 @@ class Squared(Quadratic):
 @dataclass(frozen=True)
 class Logistic:
     """log(1 + exp(-y u)); y is -1 or 1, b = alpha y lies in (0, 1) and costs b log b + (1 - b) log(1 - b)."""
+
+    @property
+    def lipschitz(self) -> float:
+        return 1.0
 
     def value(self, u: Tensor, y: Tensor) -> Tensor:
         return softplus(-y * u)
@@ -112,7 +139,30 @@ class Logistic:
             z = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)
         return y * logsigmoid(z).exp()
 
+    def feasible(self, alpha: Tensor, y: Tensor) -> Tensor:
+        return alpha.clamp(y.clamp(max=0), y.clamp(min=0))
+
 
 LOSSES: Mapping[str, DualLoss] = MappingProxyType(
     {"hinge": Hinge(), "smooth-hinge": SmoothHinge(), "squared": Squared(), "logistic": Logistic()}
 )
+
+
+def with_intercept(x: Tensor, scale: float = 1.0) -> Tensor:
+    """Rows with a constant last feature, whose weight makes the intercept and is penalised like the others."""
+    flat = x.flatten(1)
+    return torch.cat([flat, flat.new_full((flat.shape[0], 1), scale)], 1)
+
+
+def targets(y: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """[rows, columns]: real targets as they are, two classes as -1 and 1, several as one against the rest.
+
+    What has columns already stays; a target of 0 there leaves its row out of its column.
+    """
+    if y.dim() == 2:
+        return y.to(dtype)
+    if y.is_floating_point():
+        return y.unsqueeze(-1).to(dtype)
+    if columns == 1:
+        return (2 * y - 1).unsqueeze(-1).to(dtype)
+    return 2 * (y.unsqueeze(-1) == torch.arange(columns)).to(dtype) - 1
