@@ -33,6 +33,12 @@ def printed(table: str, strength: float, arm: str) -> Mapping[str, float]:
     return tables().get((table, strength, arm), {})
 
 
+def repetitions(table: str, arm: str) -> list[float]:
+    """Acc_g of an arm, once for each lambda: Ditto does not touch the shared model, so that these are repetitions."""
+    found = {lam: row["global"] for (name, lam, own), row in tables().items() if (name, own) == (table, arm)}
+    return [found[lam] for lam in sorted(found)]
+
+
 def ratios(table: str) -> list[float]:
     """The ratios that the paper tried on a table, in ascending order."""
     tried = {arm for name, _, arm in tables() if name == table and arm.startswith("r=")}

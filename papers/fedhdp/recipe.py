@@ -5,7 +5,7 @@ and clip quantiles are not in the papers: `fedhdp_selection` chose them on valid
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tacit.experiments.config import Config, parse
@@ -58,6 +58,7 @@ class Recipe:
     personal_lr: float = 1.0
     strength: float = 0.005
     noisy: float = 0.5  # the ratio from which the noise is nearly DP-FedAvg's
+    post: Mapping[str, float] = field(default_factory=dict[str, float])  # the plan's options that cost no privacy
 
     def kind(self, arm: str) -> str:
         """Whose setting an arm takes. Where its noise is nearly DP-FedAvg's it takes that one's."""
@@ -98,9 +99,10 @@ class Recipe:
         if arm == NON_PRIVATE:
             return {}
         if arm == DP_FEDAVG:
-            return {"privacy": {"plan": "central", "clip": clip}, "levels": {"private": private}}
+            average = {"average": self.post["average"]} if "average" in self.post else {}
+            return {"privacy": {"plan": "central", "clip": clip, **average}, "levels": {"private": private}}
         ratio = float(arm.removeprefix("r=")) if arm.startswith("r=") else "optimal"
-        grouped = {"privacy": {"plan": "grouped", "clip": clip, "ratio": ratio}}
+        grouped = {"privacy": {"plan": "grouped", "clip": clip, "ratio": ratio, **self.post}}
         if arm == MENU:
             levels = {"severe": severe, "mild": private, "open": {}}
             return {**grouped, "levels": levels, "choices": {"open": self.opted_out, "mild": 0.475}}
