@@ -40,3 +40,9 @@ def test_the_page_shows_both_and_who_is_not_protected(folder: Path) -> None:
     assert page.count("<svg") == 4
     with pytest.raises(TacitError, match="no client 'nobody'"):
         attack_page(folder, "nobody")
+
+
+def test_reference_models_add_a_picture_for_each_level(folder: Path) -> None:
+    page = attack_page(folder, references=4)
+    assert page.count("<svg") == 6
+    assert "by reference" in page

@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 
 from tacit.errors import TacitError
+from tacit.evidence.membership import Attacked, membership
+from tacit.experiments.build import build
+from tacit.experiments.config import parse
 from tacit.experiments.train import reopen_run
 from tacit.privacy.mechanisms.clipping import clip
 from tacit.report.charts import MEASURED
 from tacit.report.figures import NEUTRAL, PALETTE, Figure, Heat, Panel, Series
 from tacit.report.html import origin
 from tacit.report.page import document, facts, mark, sections
+from tacit.report.run_folder import existing
 from tacit.report.summary import RunSummary, open_run
 from tacit.rounds.loop import Run
 
@@ -30,11 +34,20 @@ _GREY: Final = ("#ffffff", "#111111")
 _SEED: Final = 0  # of the noise in a picture: another draw looks as empty
 
 
-def attack_page(path: Path, client: str | None = None) -> str:
-    """The page of the run in a folder; `client`: whose data are looked for, if left out the first private one's."""
+def attack_page(path: Path, client: str | None = None, references: int = 0) -> str:
+    """The page of the run in a folder.
+
+    Args:
+        path: the folder.
+        client: whose data are looked for; the first private one's if left out.
+        references: how many models are trained like the run's, each with half of the clients, to see who is found out
+            in fact; 0 for none.
+    """
     findings = open_run(path)
     run, _ = reopen_run(path)
     figures = [_found(findings), *_shown(findings, run, client)]
+    if references:
+        figures[1:1] = _found_in_fact(findings, membership(build(parse(existing(path).content())), references))
     intro = (
         f"<header><h1>What an attacker gets: {escape(findings.title)}</h1><p>Two attacks on this run. The first asks "
         "whether somebody took part, and its best possible success follows from the ledger. The second looks for "
@@ -59,6 +72,29 @@ def _found(findings: RunSummary) -> Figure:
     )
     panel = Panel("", "", "members found of 100", series, bars=True, y_range=(0, 105), x_names={0: ""})
     return Figure("found", note, [panel], "Can it be found out that somebody took part?")
+
+
+def _found_in_fact(findings: RunSummary, attacked: Mapping[str, Attacked]) -> Sequence[Figure]:
+    """Hits at each rate of false alarms, by level and attack, below what the ledger allows."""
+    panels = []
+    for at, (level, found) in enumerate(attacked.items()):
+        color = PALETTE[at % len(PALETTE)]
+        lines = [Series("guessing", [0, 1], [0, 1], NEUTRAL, style="dot", width=1.2)]
+        bound = None if findings.spending is None else findings.spending.risk(level)
+        if bound is not None:
+            alarms, misses = zip(*bound.curve, strict=True)
+            lines.append(Series("at most", alarms, [1 - each for each in misses], NEUTRAL, style="dash"))
+        for kind, style in (("reference", "solid"), ("loss", "dot")):
+            lines.append(Series(found.words(kind), *found.curve(kind), color, style=style))  # type: ignore[arg-type]
+        title = f"{level}: {found.clients} clients"
+        panels.append(Panel(title, "false alarms", "members found", lines, x_range=(0, 1), y_range=(0, 1.03)))
+    note = (
+        "Models were trained like this run's, each with half of the clients. The attacker sees a model and a client's "
+        "own rows, and says whether the client was among them: by their loss, or by how much smaller it is than under "
+        "models that never saw them. In brackets: how often a member looks more like one than an outsider does (half "
+        "the time: nothing is learned), with its standard error. A better attack may find more, up to the dashed line."
+    )
+    return [Figure("found in fact", note, panels, "And who is found out in fact?", MEASURED)] if panels else []
 
 
 def _shown(findings: RunSummary, run: Run, client: str | None) -> Sequence[Figure]:

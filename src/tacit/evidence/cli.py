@@ -135,6 +135,9 @@ def tune(
 def attack(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     client: Annotated[str | None, typer.Option(metavar="ID", help="Whose data are looked for.")] = None,
+    references: Annotated[
+        int, typer.Option(min=0, help="Train so many models on half of the clients each, to see who is found in fact.")
+    ] = 0,
     html: Annotated[
         Path | None, typer.Option(help="Where to write the page; the run's own folder if left out.")
     ] = None,
@@ -146,4 +149,4 @@ def attack(
     from tacit.evidence.attack_page import attack_page
     from tacit.evidence.certificate import write_text
 
-    typer.echo(f"page: {write_text(attack_page(run, client), html or run / 'attack.html')}")
+    typer.echo(f"page: {write_text(attack_page(run, client, references), html or run / 'attack.html')}")
