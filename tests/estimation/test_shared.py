@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
 
 from tacit.errors import TacitError
 from tacit.estimation import (
@@ -320,3 +322,55 @@ def test_the_printed_moments_are_refused_where_only_sums_are_released() -> None:
         BernoulliRates(message=central, moments="as-published").fit(COUNTS, trials=8)
     with pytest.raises(TacitError, match="as-published"):
         GaussianMeans(noise_variance=1.0, message=central, radius=1.0, moments="as-published").fit(VALUES)
+
+
+@EACH
+def test_a_parameter_by_place_or_by_a_wrong_name_is_one_line(make: Any, fit: Fit, x: Any) -> None:
+    with pytest.raises(TacitError, match="given by name"):
+        type(make)(0.5)
+    with pytest.raises(TacitError, match="not known; it takes"):
+        type(make)(nois_variance=0.5)
+
+
+def shops() -> pd.DataFrame:
+    draw = np.random.default_rng(3)
+    return pd.DataFrame(draw.normal(size=(40, 2)), columns=["tea", "cake"], index=[f"s{at}" for at in range(40)])
+
+
+def test_estimates_keep_the_names_of_rows_and_columns() -> None:
+    table = shops()
+    found = GaussianMeans(noise_variance=1.0).fit(table)
+    assert [*found.feature_names_in_] == ["tea", "cake"]
+    frame = found.to_frame()
+    assert frame.index.equals(table.index)
+    assert np.array_equal(frame["tea_personal"], found.estimates_[:, 0])
+    assert (frame["cake_low"] < frame["cake_high"]).all()
+    named = GaussianMeans().fit(np.arange(6.0), groups=["b", "a", "b", "a", "c", "c"])
+    assert [*named.to_frame().index] == ["a", "b", "c"]
+    assert not hasattr(found.fit([1.0, 2.0, 4.0]), "feature_names_in_")
+
+
+def test_transform_gives_frames_where_frames_are_asked_for() -> None:
+    table = shops()
+    found = GaussianMeans(noise_variance=1.0).set_output(transform="pandas")
+    for frame in (found.fit_transform(table), found.transform(table)):
+        assert isinstance(frame, pd.DataFrame)
+        assert [*frame.columns] == ["tea", "cake"]
+        assert frame.index.equals(table.index)
+
+
+def test_the_score_lets_a_grid_search_choose_the_true_variance() -> None:
+    draw = np.random.default_rng(0)
+    truth = draw.normal(size=400)
+    search = GridSearchCV(
+        GaussianMeans(prior_mean=0.0, noise_variance=4.0), {"prior_variance": [0.01, 1.0, 100.0]}, cv=4
+    ).fit((truth + 2 * draw.normal(size=400))[:, None], truth[:, None])
+    assert search.best_params_ == {"prior_variance": 1.0}
+
+
+def test_successes_and_trials_may_stand_side_by_side() -> None:
+    won, n = np.array([1, 5, 3, 9]), np.array([9, 9, 8, 10])
+    assert np.array_equal(BernoulliRates().fit(won, n).estimates_, BernoulliRates().fit(won, trials=n).estimates_)
+    for call in (lambda: BernoulliRates().fit(won), lambda: BernoulliRates().fit(won, n, trials=n)):
+        with pytest.raises(TacitError, match="give trials, once"):
+            call()

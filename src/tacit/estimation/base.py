@@ -12,15 +12,20 @@ A personal estimator is fitted to all clients at once and ends with an estimate 
     n_clients_, n_features_in_
 """
 
-from typing import Any
+import inspect
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from tacit.errors import TacitError
+from tacit.core.checked import shown
+from tacit.errors import ArgumentError, TacitError
 from tacit.estimation.comparison import Comparison, compare
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[np.float64]
 
@@ -37,6 +42,46 @@ class PersonalEstimator(BaseEstimator):
     global_mse_: Array
     n_clients_: int
     n_features_in_: int
+
+    def __new__(cls, *positional: Any, **parameters: Any) -> Self:
+        """Parameters are given by name; what is not one is an error of one line."""
+        known = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+        if positional:
+            raise ArgumentError(
+                f"{cls.__name__}({shown(positional[0])}): parameters are given by name, for instance {known[0]}=...; "
+                f"it takes {', '.join(known)}"
+            )
+        for name in parameters:
+            if name not in known:
+                raise ArgumentError(f"{cls.__name__}({name}=...): not known; it takes {', '.join(known)}")
+        return super().__new__(cls)
+
+    def to_frame(self, level: float = 0.95) -> "pd.DataFrame":
+        """A row a client: alone, personal, ends of the interval; under the index of the frame that was fitted, or the
+        names of `groups`. Several values have columns `value_personal` and so on."""
+        import pandas as pd
+
+        low, high = self.intervals(level)
+        index = getattr(self, "_index", getattr(self, "clients_", None))
+        parts = {"alone": self.local_, "personal": self.estimates_, "low": low, "high": high}
+        if self.estimates_.ndim == 1:
+            return pd.DataFrame(parts, index=index)
+        names = getattr(self, "feature_names_in_", [f"x{at}" for at in range(self.estimates_.shape[1])])
+        columns = {f"{value}_{part}": values[:, at] for at, value in enumerate(names) for part, values in parts.items()}
+        return pd.DataFrame(columns, index=index)
+
+    def _remember(self, X: Any, names: Any = None) -> None:
+        """Names of columns and rows, where there are any."""
+        for name in ("feature_names_in_", "_index"):
+            if hasattr(self, name):
+                delattr(self, name)
+        if hasattr(X, "columns"):
+            self.feature_names_in_ = np.asarray(X.columns, dtype=object)
+        elif getattr(X, "name", None) is not None and hasattr(X, "index"):
+            self.feature_names_in_ = np.asarray([X.name], dtype=object)
+        self._index = getattr(X, "index", None) if names is None else names
+        if callable(self._index):  # a list's
+            self._index = None
 
     def intervals(self, level: float = 0.95) -> tuple[Array, Array]:
         """Lower and upper ends around each estimate, in its shape; a client's own truth lies inside with

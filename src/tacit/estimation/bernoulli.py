@@ -28,9 +28,13 @@ class BernoulliRates(LinearShrinkage):
     `moments`: "debiased", or "as-published", the paper's formulas to the letter. `seed` as for `GaussianMeans`.
     """
 
-    def fit(self, X: ArrayLike, y: Any = None, *, trials: ArrayLike) -> Self:
-        """`X` are successes, one number a client, out of `trials` (a number for all, or one each)."""
+    def fit(self, X: ArrayLike, y: Any = None, *, trials: Any = None) -> Self:
+        """`X` are successes, one number a client, out of `trials` (a number for all, or one each; by place, too)."""
         self._forget()
+        if (y is None) == (trials is None):
+            raise TacitError("successes alone tell no rate: give trials, once, as in fit(successes, trials=20)")
+        trials = y if trials is None else trials
+        self._remember(X)
         check_choice("moments", self.moments, ("debiased", "as-published"))
         rates, counts = check_counts(X, trials)
         self.trials_ = counts

@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import TransformerMixin
 
 from tacit.core.checked import checked, checked_names
 from tacit.errors import TacitError
 from tacit.estimation.base import (
     Array,
     PersonalEstimator,
+    as_floats,
     check_choice,
+    check_fitted,
     check_matrix,
     check_positive,
     check_several,
@@ -50,7 +53,7 @@ Moments = Literal["debiased", "as-published"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FromMessages(PersonalEstimator):
+class FromMessages(TransformerMixin, PersonalEstimator):
     """Of estimators that learn from what clients send: a message each, and how its moments are used."""
 
     message: Message | None = None
@@ -65,6 +68,27 @@ class FromMessages(PersonalEstimator):
     def sends(self) -> bool:
         """Whether clients send anything: not where the prior is known."""
         raise NotImplementedError
+
+    def transform(self, X: ArrayLike, **how: Any) -> Array:
+        """`predict`, for pipelines; with `set_output(transform="pandas")` under the index of X."""
+        return self.predict(X, **how)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def fit_transform(self, X: ArrayLike, y: Any = None, **how: Any) -> Array:
+        """The personal estimates of the clients that are fitted."""
+        return self.fit(X, y, **how).estimates_  # pyright: ignore[reportAttributeAccessIssue]
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """One estimate for each value, under its name."""
+        check_fitted(self)
+        plain = [f"x{at}" for at in range(self.n_features_in_)]
+        return np.asarray(getattr(self, "feature_names_in_", plain), dtype=object)
+
+    def score(self, X: ArrayLike, y: ArrayLike, **how: Any) -> float:
+        """How much of the clients' truths `y` the predictions for them explain (R squared), as regressors have it."""
+        from sklearn.metrics import r2_score
+
+        found = self.predict(X, **how)  # pyright: ignore[reportAttributeAccessIssue]
+        return float(r2_score(as_floats("y", y), np.asarray(found)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -290,6 +314,7 @@ class SampledMeans(FromMessages):
         else:
             self.clients_, values, counts, pooled = pool(values, groups)
         self.noise_variance_ = self.known_noise(pooled)
+        self._remember(X, None if groups is None else self.clients_)
         return values, counts, (len(values), *np.shape(X)[1:])
 
     def _domain(self, dimension: int) -> Domain:
