@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tacit.experiments.config import Config
     from tacit.experiments.result import Result
+    from tacit.report.budget import BudgetReport
 
 INTERRUPTED = 130  # as shells say it
 
@@ -78,6 +79,7 @@ def _options(
 
 
 Out = Annotated[Path, typer.Option("--out", help="Where folders of runs are made.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs, and write nothing else.")]
 
 
 @app.command(epilog="Example: `tacit run digits.toml --set rounds=50 --set privacy.clip=0.2 --seeds 3`")
@@ -185,6 +187,7 @@ def show(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs; several are compared.")],
     html: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
     png: Annotated[Path | None, typer.Option(help="Where to write the image.")] = None,
+    json: Json = False,
 ) -> None:
     """Print the tables and guarantees of the runs in these folders, and write them as one page and one image."""
     from tacit.core.files import check_output
@@ -194,6 +197,11 @@ def show(
         if path is not None:
             check_output(path, suffixes, force=True)
     runs = open_all(folders)
+    if json:
+        from tacit.report.machine_readable import run_record
+
+        _print_json([run_record(run, folder) for run, folder in zip(runs, folders, strict=True)])
+        return
     console = _console()
     console.print(*tell(runs), sep="\n")
     page, image = places(folders)
@@ -224,6 +232,8 @@ def budget(
         Literal["epsilon", "mu", "risk"], typer.Option("--as", help="Beside epsilon: mu, and what an attacker gets.")
     ] = "epsilon",
     at_delta: Annotated[list[float] | None, typer.Option(help="Epsilon at this delta, too; may be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw epsilon over noise, rounds and rate: .png or .html.")] = None,
+    json: Json = False,
 ) -> None:
     """Print how much noise a budget needs, or what a given noise costs, with the derivation."""
     from tacit.report.budget import budget as reckon
@@ -235,12 +245,28 @@ def budget(
     _refuse_unused_options(ctx, bits)
     if bits is None:
         more: dict[str, Any] = {"figures": as_, "other_deltas": at_delta or ()}
-        _console().print(reckon(**run, **rest, **more, unit=unit, steps=steps, queries=queries))
+        settings = {**run, **rest, **more, "unit": unit, "steps": steps, "queries": queries}
+        _tell_budget(reckon(**settings), settings, plot, json)
         return
-    rest |= {"at_delta": at_delta, "as": None if as_ == "epsilon" else as_}
+    rest |= {"at_delta": at_delta, "as": None if as_ == "epsilon" else as_, "plot": plot, "json": json or None}
     if unit != "client" or steps != 1 or queries != 1 or any(value is not None for value in rest.values()):
         raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
     _console().print(shares(**run, parameters=parameters, bits=bits, against=against))
+
+
+def _tell_budget(report: "BudgetReport", settings: dict[str, Any], plot: Path | None, json: bool) -> None:
+    from tacit.core.files import check_output
+
+    if plot is not None:
+        check_output(plot, (".png", ".html", ".htm"), force=True)
+    if json:
+        _print_json({"epsilon": report.epsilon, "accountant": report.accountant, **vars(report)})
+    else:
+        _console().print(report)
+    if plot is not None:
+        from tacit.report.budget_curves import curves, write
+
+        typer.echo(f"picture: {write(curves(report, settings), plot)}", err=json)
 
 
 def _refuse_unused_options(ctx: typer.Context, bits: int | None) -> None:
@@ -269,6 +295,7 @@ def ledger(
         list[Path] | None,
         typer.Option(metavar="PATH", help="With --verify: the other side's folder or ledger, or a list of heads."),
     ] = None,
+    json: Json = False,
 ) -> None:
     """Print what every account of the run in a folder has spent, replayed from the charges on disk.
 
@@ -278,7 +305,9 @@ def ledger(
         from tacit.report.verify import verify as check
 
         lines = check(folder, heads or [], client)
-        for line in lines:
+        if json:
+            _print_json(lines)
+        for line in [] if json else lines:
             typer.echo(str(line))
         raise typer.Exit(int(any(line.passed is False for line in lines)))
     from tacit.privacy.ledger.statement import SIMULATION
@@ -288,6 +317,11 @@ def ledger(
     parts = [changes_table(folder, all_, client)]
     if client is None or parts == [None]:
         parts = [ledger_table(folder, all_, client), *parts]
+    if json:
+        from tacit.report.machine_readable import ledger_record
+
+        _print_json(ledger_record(parts, SIMULATION if Folder(folder).facts.is_file() else None))
+        return
     if Folder(folder).facts.is_file():
         typer.echo(SIMULATION)
     _console().print(*(part for part in parts if part is not None))
@@ -359,35 +393,35 @@ def demo(out: Out = Path("runs")) -> None:
 
 
 @app.command(epilog='Example: `tacit data`, then in the experiment: `[data] source = "digits"`')
-def data() -> None:
+def data(json: Json = False) -> None:
     """List where data can come from and how it can be divided among clients."""
     from tacit.experiments.config import data_tables
 
-    _print(data_tables)
+    _print(data_tables, json)
 
 
 @app.command(epilog='Example: `tacit methods`, then in the experiment: `[method] name = "ditto"`')
-def methods() -> None:
+def methods(json: Json = False) -> None:
     """List the methods, a line each, with the keys that they use."""
     from tacit.experiments.config import section_table
 
-    _print(lambda: [section_table("method")])
+    _print(lambda: [section_table("method")], json)
 
 
 @app.command(epilog='Example: `tacit models`, then in the experiment: `[model] name = "mlp"`')
-def models() -> None:
+def models(json: Json = False) -> None:
     """List the models, a line each, with the keys that they use."""
     from tacit.experiments.config import section_table
 
-    _print(lambda: [section_table("model")])
+    _print(lambda: [section_table("model")], json)
 
 
 @app.command(epilog='Example: `tacit plans`, then in the experiment: `[privacy] plan = "grouped"`')
-def plans() -> None:
+def plans(json: Json = False) -> None:
     """List the privacy plans, a line each, with the keys that they use."""
     from tacit.experiments.config import section_table
 
-    _print(lambda: [section_table("privacy")])
+    _print(lambda: [section_table("privacy")], json)
 
 
 app.command(epilog="Example: `tacit serve digits.toml --local 5`")(federation.serve)
@@ -407,5 +441,16 @@ app.command(epilog="Example: `tacit attack runs/digits-0`")(evidence.attack)
 app.add_typer(estimate, name="estimate")
 
 
-def _print(tables: Callable[[], Sequence[Any]]) -> None:
+def _print(tables: Callable[[], Sequence[Any]], json: bool) -> None:
+    if json:
+        from tacit.report.machine_readable import records
+
+        _print_json([row for table in tables() for row in records(table)])
+        return
     _console().print(*tables(), sep="\n")
+
+
+def _print_json(value: Any) -> None:
+    from tacit.report.machine_readable import to_json
+
+    typer.echo(to_json(value))

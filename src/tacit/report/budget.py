@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -264,6 +264,7 @@ class LedgerReport:
 
     lines: tuple[Line, ...]
     all: bool = False
+    note: str = ""  # whose account it is, where a client was asked for
 
     def groups(self) -> list[list[Line]]:
         """Lines that may stand in one table."""
@@ -271,8 +272,11 @@ class LedgerReport:
 
     def __rich__(self) -> RenderableType:
         if not self.lines:
-            return Text("The ledger is empty: nothing was charged.")
-        return Group(*(part for group in self.groups() for part in self._tables(group)))
+            return Text(self.note or "The ledger is empty: nothing was charged.")
+        return Group(
+            *([Text(self.note)] if self.note else []),
+            *(part for group in self.groups() for part in self._tables(group)),
+        )
 
     def _tables(self, lines: Sequence[Line]) -> list[RenderableType]:
         title = _title(lines)
@@ -297,12 +301,28 @@ def ledger_table(path: str | Path, all: bool = False, client: str | None = None)
     if client is None:
         return LedgerReport(lines, all)
     chosen = tuple(line for line in lines if line.scope == f"client:{client}")
-    if not chosen:
+    return LedgerReport(chosen, all) if chosen else _at_level(Path(path), client, lines)
+
+
+def _at_level(path: Path, client: str, lines: Sequence[Line]) -> LedgerReport:
+    """The account of the level that a client is at, which it shares; of a run that has evaluated its clients."""
+    from tacit.report.run_folder import Folder
+    from tacit.report.summary import open_run
+
+    if not (path.is_dir() and Folder(path).clients.is_file()):
         raise TacitError(
-            f"client '{client}' has no account of its own in {path}: a client that never changed its level has that of "
-            "its level, see without --client"
+            f"client '{client}' has no account of its own in {path}: it has that of its level, see without --client"
         )
-    return LedgerReport(chosen, all)
+    clients: Any = open_run(path).clients
+    levels = clients[clients["client"] == client]["level"].tolist()
+    if not levels:
+        raise TacitError(
+            f"there is no client '{client}' among the {len(clients):,} of {path}: `clients.csv` lists them"
+        )
+    level = levels[0]
+    shared = tuple(line for line in lines if line.scope == f"level:{level}")
+    account = "its account is the level's" if shared else "which was promised nothing, and no charge is kept for it"
+    return LedgerReport(shared, note=f"Client '{client}' is at level '{level}': {account}.")
 
 
 def _comparable(line: Line) -> tuple[str, str, str, float]:
