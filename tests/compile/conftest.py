@@ -2,7 +2,10 @@
 
 import pytest
 
+from tacit.compile import pipeline
+from tests.compile.verifier import verified
+
 
 @pytest.fixture(autouse=True)
 def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TACIT_VERIFY", "1")
+    monkeypatch.setattr(pipeline, "PASSES", verified(pipeline.PASSES))

@@ -14,7 +14,6 @@ from torch.fx import GraphModule, Node
 from tacit.compile import acceptance
 from tacit.compile import replay as recording
 from tacit.compile.acceptance import Refused, Trial
-from tacit.compile.handover import Handover
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset
 from tacit.data.from_rows import from_clients
@@ -65,8 +64,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, bug: Pass) -> None:
     """A pass that comes after all others."""
     simplify = recording.simplify
 
-    def with_bug(graph: GraphModule, uploads: Handover) -> GraphModule:
-        graph = simplify(graph, uploads)
+    def with_bug(graph: GraphModule) -> GraphModule:
+        graph = simplify(graph)
         bug(graph)
         graph.recompile()
         return graph

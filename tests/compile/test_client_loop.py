@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy, linear
 
-from tacit.compile.client_loop import lower
 from tacit.compile.kernels import compiled
+from tacit.compile.passes import lower
 from tests.compile.test_compiled_passes import numbers, simplified
 
 pytestmark = pytest.mark.skipif(not compiled(), reason="no C compiler that the kernels can be built with")
@@ -195,18 +195,17 @@ def test_steps_of_a_small_network_are_one_call(pull: float) -> None:
     for mine, expected in zip(got, exact, strict=True):
         torch.testing.assert_close(mine.double(), expected, rtol=1e-4, atol=1e-5)
     assert calls[ours.each_client.default] == 1
-    assert not calls[ours.picked_rows.default] + calls[ours.put_rows.default] + calls[ours.blend.default]
+    assert not calls[ours.take_rows.default] + calls[ours.add_rows.default]
 
 
-def test_picked_rows_and_put_rows_are_what_their_names_say() -> None:
+def test_take_rows_and_add_rows_are_what_their_names_say() -> None:
     of, picks = numbers(2, 4, 3), torch.tensor([[3, 0], [1, 1]])
-    rows = ours.picked_rows(of, picks)
+    rows = ours.take_rows(of, picks)
     torch.testing.assert_close(rows, torch.stack([of[0][picks[0]], of[1][picks[1]]]))
-    put = ours.put_rows(of, picks, rows, 4, 0.5, 2.0)
+    put = ours.add_rows(of, picks, rows, 4, 0.5, 2.0)
     torch.testing.assert_close(put[0, 3], 0.5 * of[0, 3] + 2 * rows[0, 0])
     torch.testing.assert_close(put[1, 1], 0.5 * of[1, 1] + 2 * (rows[1, 0] + rows[1, 1]))
-    torch.testing.assert_close(ours.put_rows(None, picks, rows, 4, 0.5, 2.0)[0, 1], torch.zeros(3))
-    torch.testing.assert_close(ours.blend(of, of[0], 0.5, 2.0), 0.5 * of + 2 * of[0])
+    torch.testing.assert_close(ours.add_rows(None, picks, rows, 4, 0.5, 2.0)[0, 1], torch.zeros(3))
 
 
 def padded(weights: tuple[Tensor, Tensor, Tensor], x: Tensor, y: Tensor, live: Tensor) -> tuple[Tensor, ...]:

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from tacit.compile.kernels import compiled, convolve
+from tacit.compile.ir import trace
+from tacit.compile.kernels import compiled
 from tacit.compile.pipeline import simplify
-from tacit.compile.replay import record
-from tacit.compile.trace import taped
-from tacit.privacy.mechanisms.clipped_upload_sum import Product
-from tacit.simulation.rehearsal import uploads_of
 from tests.compile.test_small_passes import CLIENTS
 
 pytestmark = pytest.mark.skipif(not compiled(), reason="no C compiler that the kernels can be built with")
@@ -25,7 +22,7 @@ ROWS, INPUTS, HIDDEN, STEPS = 6, 4096, 64, 3
 def simplified(program: Callable[..., Any], *inputs: Tensor) -> tuple[tuple[Tensor, ...], Counter[Any]]:
     """All that the simplified program gives, and how often it does what."""
     with torch.no_grad():
-        graph = simplify(taped(program, *inputs))
+        graph = simplify(trace(program, *inputs))
         return graph(*inputs), Counter(node.target for node in graph.graph.nodes)
 
 
@@ -80,52 +77,3 @@ def test_a_matrix_that_is_read_after_it_was_gone_back_through_is_not_updated_ear
     got, _ = simplified(program, *given)
     for mine, expected in zip(got, program(*given), strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
-
-
-def products(y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """An upload and a state that training may end with."""
-    return torch.bmm(y.mT, x), y.sum(1)
-
-
-def test_an_upload_that_is_a_product_is_handed_over_as_one_and_never_stored() -> None:
-    y, x = numbers(CLIENTS, ROWS, HIDDEN), numbers(CLIENTS, ROWS, 784)
-    replay = record(products, y, x, uploads=uploads_of(1))
-    upload, state = replay(y, x)
-    assert isinstance(upload, Product)
-    assert upload.shape == (CLIENTS, HIDDEN, 784)
-    torch.testing.assert_close(upload.stored(), products(y, x)[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(state, products(y, x)[1])
-
-
-def test_what_is_no_upload_or_is_read_by_others_is_stored() -> None:
-    y, x = numbers(CLIENTS, ROWS, HIDDEN), numbers(CLIENTS, ROWS, 784)
-    for program, uploads in (
-        (products, 0),
-        (lambda y, x: (torch.bmm(y.mT, x), torch.bmm(y.mT, x)), 1),
-        (lambda y, x: (made := torch.bmm(y.mT, x), made.amax((1, 2))), 1),
-        (lambda y, x: (torch.bmm(y.mT, x).mT, y), 1),
-    ):
-        replay = record(program, y, x, uploads=uploads_of(uploads))
-        for got, expected in zip(replay(y, x), program(y, x), strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("later", [False, True], ids=["not read again", "read again"])
-def test_gradients_are_written_over_a_convolutions_inputs_unless_they_are_read_again(later: bool) -> None:
-    def one(first: Tensor, second: Tensor, images: Tensor) -> tuple[Tensor, ...]:
-        def loss(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-            seen = convolve(images, first, relu=True)
-            assert seen is not None
-            out = convolve(seen, second, pool=True, relu=True)
-            assert out is not None
-            return out.square().mean(), seen.detach()
-
-        gradients, seen = grad(loss, (0, 1), has_aux=True)(first, second)
-        return (*gradients, seen.square().sum()) if later else gradients
-
-    given = (numbers(CLIENTS, 16, 1, 3, 3), numbers(CLIENTS, 32, 16, 3, 3), numbers(CLIENTS, 5, 1, 12, 12))
-    got, calls = simplified(vmap(one), *given)
-    assert calls[ours.convolve_over.default] == (not later)
-    assert calls[ours.convolve_back.default] == 1 + later
-    for one_of, expected in zip(got, vmap(one)(*given), strict=True):
-        torch.testing.assert_close(one_of, expected, rtol=1e-4, atol=1e-5)

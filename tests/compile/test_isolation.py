@@ -12,8 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from tacit.compile import replay as recording
-from tacit.compile.handover import Handover
-from tacit.compile.trace import taped
+from tacit.compile.ir import trace
 from tacit.core import tree
 from tacit.errors import TacitError
 from tacit.methods import REGISTRY, AdaPeD, Ditto, FedAvg
@@ -41,23 +40,23 @@ class Seen:
     """The graphs that passes were given, with a pass of one's own after them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, planted: Pass | None = None) -> None:
-        self.taped: list[tuple[GraphModule, list[Tensor]]] = []
+        self.traced: list[tuple[GraphModule, list[Tensor]]] = []
         simplify = recording.simplify
 
         def spied(program: Callable[..., Any], *inputs: Any) -> GraphModule:
-            graph = taped(program, *inputs)
-            self.taped.append((taped(program, *inputs), tree_leaves(inputs)))
+            graph = trace(program, *inputs)
+            self.traced.append((trace(program, *inputs), tree_leaves(inputs)))
             return graph
 
-        def more(graph: GraphModule, uploads: Handover) -> GraphModule:
-            graph = simplify(graph, uploads)
+        def more(graph: GraphModule) -> GraphModule:
+            graph = simplify(graph)
             if planted is not None:
                 planted(graph)
                 graph.graph.lint()
                 graph.recompile()
             return graph
 
-        monkeypatch.setattr(recording, "taped", spied)
+        monkeypatch.setattr(recording, "trace", spied)
         monkeypatch.setattr(recording, "simplify", more)
 
 
@@ -80,7 +79,7 @@ def test_what_passes_see_holds_no_bound_and_no_clip(name: str, monkeypatch: pyte
         privacy = replace(privacy, plan=replace(plan, clip=replace(plan.clip, bound=bound)))  # pyright: ignore
     it = recorded(FedAvg(), privacy)
     assert all(it.engine.programs.values())
-    ((graph, inputs),) = seen.taped
+    ((graph, inputs),) = seen.traced
     limits = {bound, bound * (1 - 1e-5), bound**2}
     numbers = [*inputs, *graph.buffers()]
     assert not any(float(leaf) in limits for each in numbers if each.is_floating_point() for leaf in each.flatten())
@@ -184,7 +183,7 @@ def test_noisy_steps_are_recorded_whole_and_give_the_numbers_of_the_plain_progra
     seen, privacy = Seen(monkeypatch), Privacy(Stepwise(0.5, 0.1), (Level("private", epsilon=8.0, delta=1e-3),))
     it = recorded(method, privacy)
     assert all(it.engine.programs.values())
-    ((graph, _),) = seen.taped
+    ((graph, _),) = seen.traced
     guards = [node for node in graph.graph.nodes if node.target is GUARDED_STEPS]
     assert len(guards) == 4 * (1 + isinstance(method, AdaPeD))
     for guard in guards:  # level and key are the client's own, as they were given

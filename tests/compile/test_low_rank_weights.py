@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from tacit.compile import replay as recording
-from tacit.compile.handover import Handover
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset
 from tacit.methods import L1, Ditto, FedAvg, FineTuned, Personal, PFedMe, Scaffold
@@ -80,8 +79,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
     kept: list[torch.fx.GraphModule] = []
     simplify = recording.simplify
 
-    def kept_too(graph: torch.fx.GraphModule, uploads: Handover) -> torch.fx.GraphModule:
-        kept.append(simplify(graph, uploads))
+    def kept_too(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        kept.append(simplify(graph))
         return kept[-1]
 
     monkeypatch.setattr(recording, "simplify", kept_too)

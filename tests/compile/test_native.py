@@ -15,7 +15,10 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
-from tacit.compile.kernels import build, compiled, convolve, native, native_linear
+from tacit.compile import kernels
+from tacit.compile.kernels import compiled, convolution
+from tacit.compile.kernels.convolution import convolve
+from tacit.compile.passes import skinny_gemm
 from tacit.models import FiveLayerCNN, TwoConvCNN
 from tacit.models.functional import ModuleTask, params
 from tacit.simulation.kernels import accelerate
@@ -27,7 +30,7 @@ needs_a_compiler = pytest.mark.skipif(not compiled(), reason="no C compiler that
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (native, native_linear):
+    for module in (convolution, skinny_gemm):
         monkeypatch.setattr(module, "library", lambda: None)
 
 
@@ -212,26 +215,26 @@ def test_products_with_few_rows_are_torchs(rows: int, inputs: int, outputs: int)
 @needs_a_compiler
 def test_a_shared_row_of_weights_stays_one() -> None:
     weight = numbers(1, 6, 1, 5, 5).expand(1000, -1, -1, -1, -1)
-    assert native._own(weight).data_ptr() == weight.data_ptr()
-    assert native._own(weight.contiguous().mT).is_contiguous()
+    assert convolution._contiguous_rows(weight).data_ptr() == weight.data_ptr()
+    assert convolution._contiguous_rows(weight.contiguous().mT).is_contiguous()
 
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """As in a process that has not built anything."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    build.library.cache_clear()
+    kernels.library.cache_clear()
     yield tmp_path
-    build.library.cache_clear()
+    kernels.library.cache_clear()
 
 
 @needs_a_compiler
 def test_a_library_is_built_once_and_kept(fresh: Path) -> None:
-    assert build.library() is not None
+    assert kernels.library() is not None
     (file,) = (fresh / "tacit" / "native").iterdir()
     built = file.stat().st_mtime_ns
-    build.library.cache_clear()
-    assert build.library() is not None
+    kernels.library.cache_clear()
+    assert kernels.library() is not None
     assert file.stat().st_mtime_ns == built
     assert (fresh / "tacit" / "native").stat().st_mode & 0o077 == 0
 
@@ -244,7 +247,7 @@ def test_without_a_compiler_there_is_no_library_and_no_error(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    assert build.library() is None
+    assert kernels.library() is None
 
 
 @needs_a_compiler
@@ -252,5 +255,5 @@ def test_without_a_compiler_there_is_no_library_and_no_error(
 def test_a_folder_that_is_not_the_users_own_is_not_trusted(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    assert build.library() is not None
+    assert kernels.library() is not None
     assert not list((fresh / "tacit" / "native").iterdir())

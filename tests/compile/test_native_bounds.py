@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit import c_library
-from tacit.compile.kernels import build, compiled
-from tacit.compile.kernels.native_client_loop import NOTHING, OWN, Kind, Operand, Operation, written
+from tacit.compile import kernels
+from tacit.compile.kernels import compiled
+from tacit.compile.kernels.each_client import NOTHING, OWN, Kind, Operand, Operation, encode
 from tacit.privacy.mechanisms import clipped_upload_sum
 from tacit.simulation import client_states, draws
 
@@ -29,14 +30,14 @@ SIZE = ROWS * WIDE
 def test_a_compiler_has_nothing_to_complain_of(compiler: str) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"no {compiler} here")
-    sources = [*(str(build.HERE / name) for name in build.SOURCES), *map(str, OTHERS)]
+    sources = [*(str(kernels.HERE / name) for name in kernels.SOURCES), *map(str, OTHERS)]
     command = [compiler, "-march=native", "-fsyntax-only", *c_library.WARNINGS, "-Werror", *sources]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def do(*operations: Operation, inputs: tuple[Tensor, ...] = (), own: int = SIZE) -> Tensor:
-    numbers, factors = written(operations)
+    numbers, factors = encode(operations)
     widths = [each.itemsize for each in inputs]
     return torch.ops.tacit.each_client([], list(inputs), widths, numbers, factors, [SIZE], CLIENTS, own)[0]
 
@@ -68,13 +69,19 @@ RIGHT: dict[Kind, tuple[Operation, tuple[Tensor, ...]]] = {
         Operation(Kind.MATRIX, (ROWS, WIDE), at(4, TO), (at(1, (4, 1)), at(2, MATRIX), at(3, MATRIX)), 4, 1.0, 1.0),
         FLOATS,
     ),
-    Kind.PICKED: (
-        Operation(Kind.PICKED, BOX, at(3), (at(1), at(2, (0, 1, 1), step=ROWS)), depth=ROWS),
+    Kind.TAKE_ROWS: (
+        Operation(Kind.TAKE_ROWS, BOX, at(3), (at(1), at(2, (0, 1, 1), step=ROWS)), depth=ROWS),
         (FLOATS[0], NUMBERS),
     ),
-    Kind.PUT: (
+    Kind.ADD_ROWS: (
         Operation(
-            Kind.PUT, (ROWS, WIDE), at(4, TO), (at(1, (1,), step=ROWS), at(2, MATRIX), at(3, MATRIX)), ROWS, 1.0, 1.0
+            Kind.ADD_ROWS,
+            (ROWS, WIDE),
+            at(4, TO),
+            (at(1, (1,), step=ROWS), at(2, MATRIX), at(3, MATRIX)),
+            ROWS,
+            1.0,
+            1.0,
         ),
         (NUMBERS, *FLOATS[:2]),
     ),
@@ -133,7 +140,7 @@ def test_a_list_of_any_numbers_is_done_within_its_memory_or_not_at_all(
 
 @needs_a_compiler
 def test_numbers_that_are_no_operations_are_refused() -> None:
-    numbers, factors = written([RIGHT[Kind.SUM][0]])
+    numbers, factors = encode([RIGHT[Kind.SUM][0]])
     with pytest.raises(RuntimeError, match="not those of operations"):
         torch.ops.tacit.each_client([], list(FLOATS[:2]), [4, 4], numbers[:, :-1], factors, [SIZE], CLIENTS, SIZE)
     assert Operation(Kind.SUM, BOX, at(3), (at(1),)).numbers[-6:] == NOTHING.numbers
@@ -150,7 +157,7 @@ def test_shuffled_rows_that_have_no_place_are_refused() -> None:
 @needs_a_compiler
 def test_too_many_pieces_of_memory_end_with_a_message() -> None:
     code = (
-        "import ctypes; from tacit.compile.kernels.build import library; room = library().room;"
+        "import ctypes; from tacit.compile.kernels import library; room = library().room;"
         "room.restype = ctypes.c_void_p; [room(8) for _ in range(17)]"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -51,3 +51,13 @@ def test_a_loss_that_is_asked_for_is_still_a_logarithm() -> None:
     x, y = torch.randn(6, 7), torch.randint(0, 7, (6,))
     got, _ = simplified(program, x, y)
     torch.testing.assert_close(got, program(x, y))
+
+
+def test_views_of_one_part_of_a_split_start_where_the_part_does() -> None:
+    def program(x: Tensor) -> Tensor:
+        first, second = (x * 2.0).split([2, 4], 1)
+        return second.reshape(-1, 2, 2).mT.sin() + first.sum()
+
+    x = torch.randn(3, 6, dtype=torch.float64)
+    got, _ = simplified(program, x)
+    torch.testing.assert_close(got, program(x))

@@ -14,19 +14,19 @@ from torch.fx import GraphModule
 
 from tacit.compile import pipeline
 from tacit.compile.acceptance import Refused
-from tacit.compile.pipeline import OPTIONAL, PASSES, simplify
-from tacit.compile.replay import record
-from tacit.compile.trace import taped
-from tacit.compile.verify import OPERATORS, Malformed, contract_of, verify
+from tacit.compile.ir import trace
+from tacit.compile.pipeline import PASSES
 from tacit.core.contract import Method
 from tacit.data.dataset import FederatedDataset
 from tacit.data.from_rows import from_clients
-from tacit.errors import TacitError
 from tacit.methods import Ditto, FedAvg
 from tacit.models import MLP, FiveLayerCNN, TwoConvCNN, initialise
 from tacit.rounds.assemble import Performance, Training, assemble
 from tacit.sampling.cohorts import FixedSize
 from tacit.simulation.cohort_program import Broadcast, CohortProgram
+from tests.compile import verifier
+from tests.compile.trials import record_scaled
+from tests.compile.verifier import OPERATORS, Malformed, contract_of, verified, verify
 from tests.worlds import CENTRAL
 
 aten, ours = torch.ops.aten, torch.ops.tacit
@@ -84,16 +84,10 @@ def test_programs_are_well_formed_after_every_pass(world: str, method: str, monk
         seen["verified"] += 1
         verify(graph, contract)
 
-    monkeypatch.setattr(pipeline, "verify", counted)
+    monkeypatch.setattr(verifier, "verify", counted)
     made = prepared(engine(WORLDS[world], METHODS[method]))
     assert all(program is not None for program in made.programs.values())
     assert seen["verified"] == 2 * len(PASSES) * len(made.programs)  # in single precision, and in double
-
-
-def test_nothing_is_verified_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TACIT_VERIFY")
-    monkeypatch.setattr(pipeline, "verify", None)
-    simplify(taped(lambda x: x * 2, torch.ones(2)))
 
 
 # what a pass may do wrong, and what is then said of it
@@ -201,18 +195,15 @@ BUGS: dict[Callable[[GraphModule], None], str] = {
 def test_a_pass_that_leaves_no_program_is_named_and_the_recording_refused(
     bug: Callable[[GraphModule], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "PASSES", ((bug.__name__, lambda graph, _: bug(graph)), *PASSES))
+    monkeypatch.setattr(pipeline, "PASSES", verified([(bug.__name__, bug), *PASSES]))
     with pytest.raises(Refused, match=f"the pass {bug.__name__} left no program.*{BUGS[bug]}"):
-        record(program, X, Y)
+        record_scaled(program, X, Y)
 
 
 def test_a_refusal_is_logged_with_the_name_of_the_pass_and_the_plain_program_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def bug(graph: GraphModule, _: Any) -> None:
-        change_a_results_shape(graph)
-
-    monkeypatch.setattr(pipeline, "PASSES", (*PASSES, ("careless", bug)))
+    monkeypatch.setattr(pipeline, "PASSES", verified([*PASSES, ("careless", change_a_results_shape)]))
     with caplog.at_level(logging.WARNING, "tacit"):
         made = prepared(engine(WORLDS["small MLP"], FedAvg(), compile="auto"))
     assert list(made.programs.values()) == [None] * len(made.programs)
@@ -221,40 +212,22 @@ def test_a_refusal_is_logged_with_the_name_of_the_pass_and_the_plain_program_run
 
 def test_a_model_may_bring_operators_of_its_own() -> None:
     with torch.no_grad():
-        graph = taped(program, X, Y)
+        graph = trace(program, X, Y)
         put_behind_first_output(graph, torch.nn.functional.relu, like=output(graph).args[0][0].meta["val"])
         contract = contract_of(graph)
     assert torch.nn.functional.relu in contract.operators
     with pytest.raises(Malformed, match="operation that programs do not have"):
-        verify(graph, contract_of(taped(program, X, Y)))
+        verify(graph, contract_of(trace(program, X, Y)))
 
 
 # going without a pass
 
 
-@pytest.mark.parametrize("name", OPTIONAL)
+@pytest.mark.parametrize("name", [name for name in dict(PASSES) if name != "eliminate_dead_code"])
 def test_a_program_without_a_pass_is_well_formed_and_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is compared with the plain one before it is accepted."""
-    monkeypatch.setenv("TACIT_SKIP", name)
+    monkeypatch.setattr(pipeline, "PASSES", verified(each for each in PASSES if each[0] != name))
     prepared(engine(WORLDS["MLP that meets few rows often"], Ditto()))
-
-
-def test_a_pass_that_is_skipped_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    def calls() -> Counter[Any]:
-        graph = simplify(taped(lambda x: x * 2.0 * 3.0, torch.ones(2)))
-        return Counter(node.target for node in graph.graph.nodes)
-
-    with torch.no_grad():
-        assert calls()[aten.mul_.Tensor] == 1
-        monkeypatch.setenv("TACIT_SKIP", "in_place")
-        assert calls()[aten.mul_.Tensor] == 0
-
-
-@pytest.mark.parametrize("name", ["no_such_pass", "eliminate_dead_code"])
-def test_only_a_pass_that_others_can_do_without_can_be_skipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TACIT_SKIP", name)
-    with pytest.raises(TacitError, match=f"{name}.*in_place"):
-        simplify(taped(lambda x: x * 2, torch.ones(2)))
 
 
 def test_every_operator_of_this_room_has_a_line_in_the_manual() -> None:

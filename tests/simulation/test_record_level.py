@@ -12,17 +12,17 @@ from torch import Tensor
 from torch.func import vmap
 
 from tacit.compile.acceptance import Refused
-from tacit.compile.replay import record
 from tacit.methods import AdaPeD, Ditto, FedAvg
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.noise import Seeded
 from tacit.privacy.mechanisms.stepwise import Stepwise
 from tacit.rounds.assemble import Privacy
+from tests.compile.trials import record_scaled
 from tests.worlds import GROUPED, RECORD, largest_difference, run, states
 
 
 def check(program: Callable[..., Tensor], *inputs: Tensor) -> None:
-    replay = record(program, *inputs)
+    replay = record_scaled(program, *inputs)
     kept = [leaf.clone() for leaf in inputs]
     for scale in (1.0, -0.5, 3.0):
         scaled = [leaf * scale for leaf in inputs]
@@ -98,7 +98,7 @@ def test_noise_is_drawn_anew_in_every_replay() -> None:
         return vmap(lambda key: Seeded(key).normal(5, torch.float64))(keys)
 
     keys = torch.arange(6).reshape(3, 2)
-    replay = record(program, keys)
+    replay = record_scaled(program, keys)
     assert torch.equal(replay(keys), program(keys))
     assert torch.equal(replay(keys + 100), program(keys + 100))
     assert not torch.equal(replay(keys), replay(keys + 100))
@@ -106,12 +106,30 @@ def test_noise_is_drawn_anew_in_every_replay() -> None:
 
 def test_a_program_that_asks_for_a_value_is_not_recorded() -> None:
     with pytest.raises(Refused, match="a value decides"):
-        record(lambda x: x * 2 if float(x.sum()) > 0 else x, numbers(3))
+        record_scaled(lambda x: x * 2 if float(x.sum()) > 0 else x, numbers(3))
+
+
+def test_what_is_changed_in_place_becomes_a_new_value_and_other_names_of_the_memory_are_refused() -> None:
+    def program(x: Tensor, again: bool = False) -> Tensor:
+        doubled = x * 2
+        first = doubled[:1]
+        doubled.add_(x)
+        return doubled.sum() + first if again else doubled
+
+    check(program, numbers(3))
+    with pytest.raises(Refused, match="read under another name"):
+        record_scaled(lambda x: program(x, again=True), numbers(3))
+
+
+def test_a_constant_that_is_changed_is_refused() -> None:
+    total = numbers(3)
+    with pytest.raises(Refused, match="a constant is changed in place"):
+        record_scaled(lambda x: total.add_(x), numbers(3))
 
 
 def test_a_program_that_hides_a_value_is_found_out() -> None:
     with pytest.raises(Refused, match="differs by"):
-        record(lambda x: x + torch.from_numpy(x.detach().numpy().copy()), numbers(3))
+        record_scaled(lambda x: x + torch.from_numpy(x.detach().numpy().copy()), numbers(3))
 
 
 def test_clients_of_unequal_size_are_filled_up_without_a_trace() -> None:

@@ -162,21 +162,21 @@ def _far(right: Tensor, plain: Tensor, got: Tensor, trial: Trial, clients: int) 
     if not plain.is_floating_point():
         apart = (by_client(plain, clients) - by_client(got, clients)).abs()
         return (apart > 1).any(1) | ((apart > 0).double().mean(1) > _FLIPPED)
-    (off, size), (own, _) = errors(right, got, clients), errors(right, plain, clients)
-    far = off > SINGLE * size + _TIMES * own + _LEAST[torch.float32]
+    (off, size), (rounding, _) = errors(right, got, clients), errors(right, plain, clients)
+    far = off > SINGLE * size + _TIMES * rounding + _LEAST[torch.float32]
     off, size = errors(plain, got, clients)
     odd = (off > SINGLE * size + _LEAST[torch.float32]) & ~_given_up(got, trial, clients)
-    return torch.where(_wild(trial, len(far)) | own.isinf(), odd, far)
+    return torch.where(_wild(trial, len(far)) | rounding.isinf(), odd, far)
 
 
 def _tipped(plain: Program, right: list[Tensor], expected: list[Tensor], trial: Trial, clients: int) -> list[Tensor]:
     """For which clients a leaf of the plain program is thrown off by roundings of its inputs."""
-    found = [torch.zeros(len(by_client(leaf, clients)), dtype=torch.bool) for leaf in right]
+    tipped = [torch.zeros(len(by_client(leaf, clients)), dtype=torch.bool) for leaf in right]
     for way in (-1, 1):
         moved = _leaves(plain, pytree.tree_map(lambda leaf, way=way: _moved(leaf, way), trial.inputs))
         for at, (r, a, b) in enumerate(zip(right, expected, moved, strict=True)):
-            found[at] |= _far(r, a, b, trial, clients)
-    return found
+            tipped[at] |= _far(r, a, b, trial, clients)
+    return tipped
 
 
 def _moved(leaf: Tensor, way: int) -> Tensor:

@@ -4,10 +4,7 @@ The plain program is the reference: a recorded one is used only after it gave th
 (`acceptance.py`). Neither what is recorded nor whether it is accepted depends on anybody's values.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,42 +12,43 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from tacit.compile.acceptance import Pair, Program, Refused, Trial, Trials, accept
-from tacit.compile.handover import NOTHING, Handover
-from tacit.compile.kernels.batched import OPENED
-from tacit.compile.passes.rematerialise_outer import operands
+from tacit.compile.acceptance import Pair, Program, Refused, Trials, accept
+from tacit.compile.handover import NOTHING, Handover, announce, operands
+from tacit.compile.ir import trace
 from tacit.compile.pipeline import simplify
-from tacit.compile.trace import taped
 
-_plainly: Any = getattr(torch.jit, "optimized_execution", nullcontext)
-
-
-Check = Callable[[GraphModule, "Recording"], str]
+Check = Callable[["Recording"], str]
 """Why a recorded program may not be used although it gives the same; "" if it may."""
 
 
 def record(
     program: Program,
     *inputs: Any,
-    trials: Trials | None = None,
+    trials: Trials,
     sure: bool = False,
     uploads: Handover = NOTHING,
-    check: Check = lambda graph, recording: "",
+    check: Check = lambda recording: "",
 ) -> "Recording":
-    """The program for inputs of these shapes. `Refused`, with the reason, where it cannot be recorded or differs.
+    """The program for inputs of these shapes.
 
-    `uploads`: its first results, which are handed over to somebody else. `check`: what else must
-    hold. `sure`: it was compared before, so it need not be again. In one thread alone: nothing else may run meanwhile.
+    Args:
+        program: takes and gives trees of tensors.
+        inputs: those it is traced on; later ones have the same shapes.
+        trials: inputs to compare both programs on.
+        sure: it was compared before, so it need not be again.
+        uploads: its first results, which are handed over to somebody else.
+        check: what else must hold.
+
+    Raises:
+        Refused: it cannot be recorded, or differs; with the reason.
     """
-    compared: Trials = Scaled(inputs) if trials is None else trials
     try:
         with torch.no_grad():
-            graph, shape = _simplified(program, inputs, uploads)
-            recording = Recording(graph, _interpreted(graph, pytree.tree_leaves(inputs)), inputs, shape, uploads)
-            if why := check(graph, recording):
-                raise Refused(why)
+            recording = _recording(program, inputs, uploads)
+            if reason := check(recording):
+                raise Refused(reason)
             if not sure:
-                accept(Pair(program, _stored(recording)), _in_double(compared, uploads), compared)
+                accept(Pair(program, recording.stored), _in_double(trials, uploads), trials)
             return recording
     except Refused:
         raise
@@ -58,116 +56,56 @@ def record(
         raise Refused.because(error) from error
 
 
-def _stored(recording: "_Laid") -> Program:
-    """With uploads as tensors, to be compared."""
-    return lambda *inputs: pytree.tree_map(recording.uploads.stored, recording(*inputs))
-
-
 def _in_double(trials: Trials, uploads: Handover) -> Pair | None:
     """The passes themselves, on the program in double precision: nothing there is compiled for single."""
     if trials.exact is None:
         return None
-    inputs = trials.in_double(trials.tame(0))
-    graph, shape = _simplified(trials.exact, inputs, uploads)
-    return Pair(trials.exact, _stored(_Laid(graph, graph, inputs, shape, uploads)))
+    return Pair(trials.exact, _recording(trials.exact, trials.in_double(trials.tame(0)), uploads).stored)
 
 
-def _simplified(program: Program, inputs: Any, uploads: Handover) -> tuple[GraphModule, Any]:
-    """What the passes make of it, and the structure of what it gives."""
-    shapes = []
+def _recording(program: Program, inputs: Any, uploads: Handover) -> "Recording":
+    structures = []
 
-    def noted(*given: Any) -> Any:
-        outputs = program(*given)
-        shapes.append(pytree.tree_structure(outputs))
+    def note_structure(*leaves: Any) -> Any:
+        outputs = program(*leaves)
+        structures.append(pytree.tree_structure(outputs))
         return outputs
 
-    return simplify(taped(noted, *inputs), uploads), shapes[0]
+    graph = simplify(announce(trace(note_structure, *inputs), uploads))
+    return Recording(graph, inputs, structures[-1], uploads)
 
 
-class _Laid:
-    """Runs something on inputs that are laid out in memory as the recorded ones were."""
+class Recording:
+    """A program as it is replayed: Python that torch.fx generates. Operations release Python's lock, so that chunks run
+    in parallel threads. Inputs are copied where they do not lie in memory as the recorded ones did."""
 
-    def __init__(self, graph: GraphModule, run: Any, inputs: Any, shape: Any, uploads: Handover) -> None:
-        self._graph, self.run, self._shape, self.uploads = graph, run, shape, uploads
+    def __init__(self, graph: GraphModule, inputs: Any, structure: Any, uploads: Handover = NOTHING) -> None:
+        self.graph, self._structure, self._uploads = graph, structure, uploads
         self._strides = [leaf.stride() for leaf in pytree.tree_leaves(inputs)]
 
-    def __call__(self, *given: Any) -> Any:
-        flat = [_laid(new, old) for new, old in zip(pytree.tree_leaves(given), self._strides, strict=True)]
-        with torch.no_grad(), _plainly(False):  # its optimizer gains nothing here, and first runs the program twice
-            return pytree.tree_unflatten(operands(self._graph, list(self.run(*flat)), self.uploads), self._shape)
+    def __call__(self, *inputs: Any) -> Any:
+        with torch.no_grad():
+            results = operands(self.graph, list(self.graph.forward(*self.lay_out(*inputs))))
+        return pytree.tree_unflatten(results, self._structure)
 
+    def stored(self, *inputs: Any) -> Any:
+        """With uploads as tensors, to be compared."""
+        return pytree.tree_map(self._uploads.stored, self(*inputs))
 
-class Recording(_Laid):
-    """A program as it is replayed."""
+    def lay_out(self, *inputs: Any) -> list[Tensor]:
+        """The leaves of inputs, with the strides that the program counts on."""
+        leaves = pytree.tree_leaves(inputs)
+        return [_with_strides(leaf, strides) for leaf, strides in zip(leaves, self._strides, strict=True)]
 
     def replace_constants(self, values: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Puts other tensors of the same shape in the place of some that the program was recorded with."""
-        for name, kept in list(self.run.named_buffers()):
+        for name, constant in list(self.graph.named_buffers(remove_duplicate=False)):
             for old, new in values:
-                if kept.data_ptr() == old.data_ptr() and kept.shape == old.shape:
-                    _put(self.run, name, new)
+                if constant.data_ptr() == old.data_ptr() and constant.shape == old.shape:
+                    setattr(self.graph, name, new)
 
 
-def _put(module: Any, name: str, value: Tensor) -> None:
-    *path, last = name.split(".")
-    for part in path:
-        module = getattr(module, part)
-    setattr(module, last, value)
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Trials of any program: its own inputs, made larger and smaller."""
-
-    inputs: tuple[Any, ...]
-    exact: Program | None = None
-    clients: int = 0
-
-    def tame(self, number: int) -> Trial:
-        scale = (1.25, 0.8, 1.5, 0.6, 1.1, 0.9)[number % 6]
-
-        def other(leaf: Tensor) -> Tensor:
-            if leaf.is_floating_point():
-                return leaf * scale
-            return leaf.flip(0).roll(number, 0) if leaf.dim() else leaf + 1 + number
-
-        return Trial("other", pytree.tree_map(other, self.inputs))
-
-    def wild(self, number: int) -> Trial | None:
-        return None
-
-    def in_double(self, trial: Trial) -> tuple[Any, ...]:
-        return trial.inputs
-
-
-def _interpreted(graph: GraphModule, leaves: list[Tensor]) -> Any:
-    """In torch's own interpreter, which holds no lock between operations: chunks run in parallel threads."""
-    if not hasattr(torch.jit, "trace"):
-        return graph
-    _part(graph)
-    _open(graph)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.jit.trace(graph, tuple(leaves), check_trace=False, _store_inputs=False)
-
-
-def _open(graph: GraphModule) -> None:
-    """What is written in Python is traced itself, so that a replay never waits for Python's lock."""
-    for node in graph.graph.nodes:
-        node.target = OPENED.get(node.target, node.target)
-    graph.recompile()
-
-
-def _part(graph: GraphModule) -> None:
-    """`torch.jit.trace` refuses a constant that stands under two names: each gets its own."""
-    seen: set[int] = set()
-    for name, value in list(graph.named_buffers(remove_duplicate=False)):
-        if id(value) in seen:
-            setattr(graph, name, value.clone())
-        seen.add(id(value))
-
-
-def _laid(new: Tensor, strides: tuple[int, ...]) -> Tensor:
-    if new.stride() == strides:
-        return new
-    return torch.empty_strided(new.shape, strides, dtype=new.dtype, device=new.device).copy_(new)
+def _with_strides(leaf: Tensor, strides: tuple[int, ...]) -> Tensor:
+    if leaf.stride() == strides:
+        return leaf
+    return torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=leaf.device).copy_(leaf)

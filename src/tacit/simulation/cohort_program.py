@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from tacit.compile.acceptance import Program, Refused
-from tacit.compile.client_loop.lower import small_matrix
 from tacit.compile.kernels import compiled
+from tacit.compile.passes.lower import small_matrix
 from tacit.core import tree
 from tacit.core.contract import Shared, Tree
 from tacit.errors import TacitError

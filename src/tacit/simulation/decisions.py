@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from tacit.compile.kernels.build import name
+from tacit.compile.kernels import name
 from tacit.simulation.chunks import Shape
 
 Key = tuple[Shape, tuple[torch.Size, ...]]

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 
-from tacit.compile.handover import Handover
-from tacit.compile.passes.rematerialise_outer import operands
-from tacit.compile.replay import Program
+from tacit.compile.acceptance import Program
+from tacit.compile.handover import operands
+from tacit.compile.replay import Recording
 from tacit.core import tree
 from tacit.core.contract import Tree
 from tacit.privacy.mechanisms.clipped_upload_sum import stored
@@ -35,9 +35,9 @@ def keeps_clients_apart(program: Program, view: Any, public: Tree, round: Tensor
 
 
 def moves_by_guarded_steps(
-    graph: GraphModule, plain: GraphModule, uploads: Handover, view: Any, public: Tree, round: Tensor, inputs: Inputs
+    recording: Recording, plain: GraphModule, uploads: int, view: Any, public: Tree, round: Tensor, inputs: Inputs
 ) -> bool:
-    """Whether data reach the results that are handed over through `guarded_steps` alone.
+    """Whether data reach the uploads, the first results of a program, through `guarded_steps` alone.
 
     What a client keeps counts as data, too, unless the plain program sends it on (SCAFFOLD's control variate, which
     follows from noisy steps): `plain` is its graph, before any pass.
@@ -46,15 +46,15 @@ def moves_by_guarded_steps(
     other_rows = _changed(inputs, everybody)._replace(state=inputs.state)
     other_states = inputs._replace(state=_changed(inputs, everybody).state)
 
-    def same(of: GraphModule, changed: Inputs) -> bool:
-        def handed_over(given: Inputs) -> list[Any]:
-            results = list(_SameSteps(of).run(*pytree.tree_leaves((view, public, round, given))))
-            return operands(of, results, uploads)[: uploads.leaves]
+    def same(graph: GraphModule, changed: Inputs) -> bool:
+        def handed_over(each: Inputs) -> list[Tensor]:
+            results = _SameSteps(graph).run(*recording.lay_out(view, public, round, each))
+            return [stored(leaf) for leaf in operands(graph, list(results))[:uploads]]
 
-        pairs = zip(handed_over(inputs), handed_over(changed), strict=True)
-        return all(_same(stored(a), stored(b)) for a, b in pairs)
+        return all(map(_same, handed_over(inputs), handed_over(changed)))
 
-    return same(graph, other_rows) and (same(graph, other_states) or not same(plain, other_states))
+    passed = recording.graph
+    return same(passed, other_rows) and (same(passed, other_states) or not same(plain, other_states))
 
 
 class _SameSteps(Interpreter):

@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Final
 
-from tacit.compile.kernels.batched_convolution import Kernels, conv_relu
-from tacit.compile.kernels.pooled import conv_max_pool2d_relu
+from tacit.compile.kernels.convolution import Kernels, conv_max_pool2d_relu, conv_relu
 from tacit.models import networks
 
 accelerate: Final = partial(

@@ -9,19 +9,18 @@ padding) the real rule is used: it knows numbers of rows and a seed, and makes w
 import copy
 import mmap
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from tacit.compile.acceptance import Program, Refused, Trial
 from tacit.compile.handover import Handover
+from tacit.compile.ir import trace
 from tacit.compile.replay import Recording, record
-from tacit.compile.trace import taped
 from tacit.core import tree
 from tacit.core.columns import Columns
 from tacit.core.contract import Shared, Tree
@@ -44,22 +43,16 @@ _SEED: Final = 20
 def recorded(engine: "CohortProgram", shape: Shape, given: "Broadcast", sure: bool = False) -> Recording:
     """The recorded program of chunks of this shape. `Refused`, with the reason, where the plain one is to run.
 
-    First for states that lie as a store gives them, which then need not be copied; else for states of their own memory.
-    `sure`: it was accepted before. In one thread alone: nothing else may run while a program is recorded.
+    It is for states that lie as a store gives them, which then need not be copied. `sure`: it was accepted before. In
+    one thread alone: nothing else may run while a program is recorded.
     """
     if isinstance(engine.federation.x, Columns):
         raise Refused("programs of models with several inputs are not recorded")
     try:
-        return _recorded(Rehearsal(engine, shape, given, as_stored=True), engine, sure)
-    except Refused:
-        return _recorded(Rehearsal(engine, shape, given), engine, sure)
-
-
-def _recorded(rehearsal: "Rehearsal", engine: "CohortProgram", sure: bool) -> Recording:
-    try:
-        uploads = uploads_of(len(engine.plan.setting.upload))
+        rehearsal = Rehearsal(engine, shape, given)
         first = rehearsal.tame(0).inputs
-        check = partial(_check, engine, rehearsal.program, uploads, first)
+        check = partial(_check, engine, rehearsal.program, first)
+        uploads = uploads_of(len(engine.plan.setting.upload))
         with device.apart():
             recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
         recording.replace_constants(rehearsal.data)
@@ -73,21 +66,11 @@ def uploads_of(leaves: int) -> Handover:
     return Handover(leaves, takes_product, Product, stored)
 
 
-def _check(
-    engine: "CohortProgram",
-    program: Program,
-    uploads: Handover,
-    inputs: tuple[Any, ...],
-    graph: GraphModule,
-    recording: Recording,
-) -> str:
+def _check(engine: "CohortProgram", program: Program, inputs: tuple[Any, ...], recording: Recording) -> str:
     """What a recorded program must keep beside the plain one's numbers (`isolation.py`)."""
-    steps = engine.plan.steps
-    if (
-        steps is not None
-        and steps.noisy
-        and not moves_by_guarded_steps(graph, taped(program, *inputs), uploads, *inputs)
-    ):
+    steps, uploads = engine.plan.steps, len(engine.plan.setting.upload)
+    noisy = steps is not None and steps.noisy
+    if noisy and not moves_by_guarded_steps(recording, trace(program, *inputs), uploads, *inputs):
         return "data reach an upload other than by steps with noise"
     return "" if keeps_clients_apart(recording, *inputs) else "what is computed of one client depends on another"
 
@@ -98,14 +81,13 @@ class Rehearsal:
     Rows lie in one tensor as large as the federation's, of which only the rehearsing clients' are written.
     """
 
-    def __init__(self, engine: "CohortProgram", shape: Shape, given: "Broadcast", as_stored: bool = False) -> None:
-        self.shape, self.clients, self._as_stored = shape, shape.clients, as_stored
+    def __init__(self, engine: "CohortProgram", shape: Shape, given: "Broadcast") -> None:
+        self.shape, self.clients = shape, shape.clients
         self._engine, self._given = engine, given
         self._who = _fitting(engine, shape)
         self.x, self.y = (_blank(leaf) for leaf in (engine.federation.x, engine.federation.y))
         self.exact: Program | None = None
-        self._plain = self._program(engine, self.x)
-        self._states: Tree | None = None
+        self.program = self._program(engine, self.x)
         if next(iter(engine.start.values())).dtype == torch.float32:
             self._double = _blank(self.x, self.x.dtype if self.x.dtype in WHOLE else torch.float64)
             self.exact = self._program(_in_double(engine), self._double)
@@ -117,12 +99,11 @@ class Rehearsal:
         standing_in = replace(engine, federation=federation, programs={})
         return partial(standing_in._plain, standing_in.task, self.shape)
 
-    def program(self, *inputs: Any) -> Any:
-        """The plain program. What clients keep after its first call is what they have in later trials."""
-        outputs = self._plain(*inputs)
-        if self._states is None:
-            self._states = outputs[1]
-        return outputs
+    @cached_property
+    def _states(self) -> Tree:
+        """What clients have after their first round."""
+        after = self.program(*self._inputs(torch.Generator().manual_seed(_SEED), 0))[1]
+        return tree.each(lambda leaf: leaf.to(_kind(after)), after)
 
     @property
     def data(self) -> list[tuple[Tensor, Tensor]]:
@@ -198,13 +179,10 @@ class Rehearsal:
         view = Shared(*(tree.each(lambda leaf: _near(leaf, draw), part) for part in view))
         who = self._who if number == 0 or len(self._who) == 1 else self._who[:-1]
         states = _states(engine.method.join(view, engine.start), len(who), draw)
-        if not self._as_stored:
-            states = tree.each(lambda leaf: leaf.contiguous(), states)
         drawn = engine.inputs_for(states, who, number)
         inputs = self._varied(self.shape.fill(drawn), draw, number)
-        if number and self._states is not None:  # of whatever kind a method means it to be
-            after = self._states
-            inputs = inputs._replace(state=tree.each(lambda leaf: leaf.to(_kind(after)), after))
+        if number:  # of whatever kind a method means it to be
+            inputs = inputs._replace(state=self._states)
         return view, engine.told(public), torch.tensor(number), inputs
 
     def _varied(self, inputs: Inputs, draw: torch.Generator, number: int) -> Inputs:

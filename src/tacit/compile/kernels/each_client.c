@@ -3,7 +3,7 @@
 
    Every operand says where a client's numbers lie: in which memory, from which number on, how far the next client's are,
    and how far the next along each of three dimensions. Memory 0 is the list's own, and the same for all clients.
-   `native_client_loop.py` makes such lists; kinds and fields are in its order. */
+   `each_client.py` makes such lists; kinds and fields are in its order. */
 #include "vectors.h"
 
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
     float alpha, beta;
 } Factors;
 
-enum { SUM, PRODUCT, QUOTIENT, MULTIPLE, RECTIFIED, GATED, EXPONENTIAL, ADDED_PRODUCT, FILLED, CHOSEN, TOTAL, LARGEST, MATRIX, PICKED, PUT };
+enum { SUM, PRODUCT, QUOTIENT, MULTIPLE, RECTIFIED, GATED, EXPONENTIAL, ADDED_PRODUCT, FILLED, CHOSEN, TOTAL, LARGEST, MATRIX, TAKE_ROWS, ADD_ROWS };
 enum { GROUP = 5, QUAD = 4, NOTHING = -1 };
 
 /* e^x as 2^n e^r, where |r| is at most half of ln 2 and e^r a polynomial; to two units in the last place. */
@@ -182,7 +182,6 @@ static void by_columns(const Operation *o, Factors f, const float *a, const floa
     }
 }
 
-/* Where neighbours in a and b are along the depth: QUAD x QUAD sums of products, totalled together. */
 /* Of vectors `size` apart, each lane and the one `size` further: the first vector's where `size` is not in the lane. */
 INLINE void fold(const int size, vector *several)
 {
@@ -231,6 +230,7 @@ INLINE void sums(const float *const *rows, const float *const *columns, long dep
     }
 }
 
+/* Where neighbours in a and b are along the depth: QUAD x QUAD sums of products, totalled together. */
 static void by_depth(const Operation *o, Factors f, const float *a, const float *b, const float *c, float *to)
 {
     for (long j = 0; j < o->size[1]; j += QUAD)  /* b, which is often the larger one, is gone through once */
@@ -250,27 +250,12 @@ static void by_depth(const Operation *o, Factors f, const float *a, const float 
         }
 }
 
-static void one_by_one(const Operation *o, Factors f, const float *a, const float *b, const float *c, float *to)
-{
-    for (long i = 0; i < o->size[0]; i++)
-        for (long j = 0; j < o->size[1]; j++) {
-            float sum = 0;
-            for (long k = 0; k < o->depth; k++)
-                sum += a[i * o->a.stride[0] + k * o->a.stride[1]] * b[k * o->b.stride[0] + j * o->b.stride[1]];
-            sum *= f.alpha;
-            if (c) sum += f.beta * c[i * o->c.stride[0] + j * o->c.stride[1]];
-            to[i * o->to.stride[0] + j] = sum;
-        }
-}
-
 static void matrix(const Operation *o, Factors f, const float *a, const float *b, const float *c, float *to)
 {
     if (o->b.stride[1] == 1)
         by_columns(o, f, a, b, c, to);
-    else if (o->a.stride[1] == 1 && o->b.stride[0] == 1)
-        by_depth(o, f, a, b, c, to);
     else
-        one_by_one(o, f, a, b, c, to);
+        by_depth(o, f, a, b, c, to);
 }
 
 /* to = rows of a, by their numbers in b; a number of no row gives what is not a number. */
@@ -317,8 +302,8 @@ static void once(const Operation *o, Factors f, const float *a, const float *b, 
         case TOTAL: reduce(0, o, a, to); break;
         case LARGEST: reduce(1, o, a, to); break;
         case MATRIX: matrix(o, f, a, b, c, to); break;
-        case PICKED: picked(o, a, (const long *)b, to); break;
-        case PUT: put(o, f, (const long *)a, b, c, to); break;
+        case TAKE_ROWS: picked(o, a, (const long *)b, to); break;
+        case ADD_ROWS: put(o, f, (const long *)a, b, c, to); break;
     }
 }
 
@@ -391,15 +376,16 @@ static int stays(const Memory *m, const Operation *o)
                    inside(m, a, 4, (Box){{n[0], n[1], n[2]}, {a->stride[0], row ? 1 : a->stride[1], 1}});
         }
         case MATRIX:
-            return inside(m, to, 4, (Box){{n[0], n[1], 1}, {to->stride[0], 1, 0}}) &&
+            return (b->stride[1] == 1 || (a->stride[1] == 1 && b->stride[0] == 1)) &&
+                   inside(m, to, 4, (Box){{n[0], n[1], 1}, {to->stride[0], 1, 0}}) &&
                    (depth == 0 || (along_matrix(m, a, n[0], depth) && along_matrix(m, b, depth, n[1]))) &&
                    (c->memory == NOTHING ||
                     ((c->stride[1] == 0 || c->stride[1] == 1) && along_matrix(m, c, n[0], n[1])));
-        case PICKED:
+        case TAKE_ROWS:
             return inside(m, to, 4, (Box){{1, n[1], n[2]}, {0, to->stride[1], 1}}) &&
                    (depth == 0 || inside(m, a, 4, (Box){{1, depth, n[2]}, {0, a->stride[1], 1}})) &&
                    inside(m, b, 8, (Box){{1, n[1], 1}, {0, b->stride[1], 0}});
-        case PUT:
+        case ADD_ROWS:
             return inside(m, to, 4, (Box){{n[0], n[1], 1}, {n[1], 1, 0}}) &&
                    (depth == 0 || (inside(m, a, 8, (Box){{depth, 1, 1}, {a->stride[0], 0, 0}}) &&
                                    inside(m, b, 4, (Box){{depth, n[1], 1}, {b->stride[0], 1, 0}}))) &&
@@ -423,8 +409,8 @@ long each_client(const Operation *operations, const Factors *factors, void **mem
         for (const Operation *o = operations; o < operations + several; o++) {
             const uint8_t *unless = found(memory, &o->unless, k, 1);
             if (unless && *unless) continue;
-            once(o, factors[o - operations], found(memory, &o->a, k, bytes(o->kind, CHOSEN, PUT)),
-                 found(memory, &o->b, k, bytes(o->kind, FILLED, PICKED)), found(memory, &o->c, k, 4),
+            once(o, factors[o - operations], found(memory, &o->a, k, bytes(o->kind, CHOSEN, ADD_ROWS)),
+                 found(memory, &o->b, k, bytes(o->kind, FILLED, TAKE_ROWS)), found(memory, &o->c, k, 4),
                  found(memory, &o->to, k, 4));
         }
     leave();

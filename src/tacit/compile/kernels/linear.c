@@ -83,25 +83,6 @@ INLINE void spread(const int rows, const float *y, const float *weight, float *x
             block(rows, 1, depth, y, outputs, 1, 0, weight + i, inputs, 0, x + i, PIECE, 0);
 }
 
-/* x = y weight */
-void linear_back(const float *y, const float *weight, float *x, long step, long clients, long rows, long inputs,
-                 long outputs)
-{
-    float *close = room(rows * PIECE);
-    for (long k = 0; k < clients; k++)
-        for (long at = 0; at < inputs; at += PIECE) {
-            long piece = smaller(PIECE, inputs - at);
-            for (long o = 0; o < outputs; o += DEPTH)
-                for (long r = 0; r < rows; r += GROUP) {
-                    const float *given = y + (k * rows + r) * outputs + o, *own = weight + k * step + o * inputs + at;
-#define SPREAD(n) spread(n, given, own, close + r * PIECE, inputs, outputs, piece, smaller(DEPTH, outputs - o), o)
-                    FOR_ROWS(smaller(GROUP, rows - r), SPREAD)
-                }
-            copy_rows(close, PIECE, x + k * rows * inputs + at, inputs, rows, piece);
-        }
-    leave();
-}
-
 /* QUAD rows of a weight += y' x, for a piece of them. */
 INLINE void grow(float *weight, const float *y, const float *x, long rows, long inputs, long outputs, long piece)
 {
@@ -111,44 +92,28 @@ INLINE void grow(float *weight, const float *y, const float *x, long rows, long 
     for (; i < piece; i += WIDTH) block(QUAD, 1, rows, y, 1, outputs, 0, x + i, PIECE, 0, weight + i, inputs, 1);
 }
 
-/* weight += factor y' x */
-void linear_add(float *weight, const float *y, const float *x, double factor, long clients, long rows, long inputs,
-                long outputs)
-{
-    float *scaled = room(rows * outputs), *close = room(rows * PIECE);
-    for (long k = 0; k < clients; k++) {
-        for (long i = 0; i < rows * outputs; i++) scaled[i] = (float)factor * y[k * rows * outputs + i];
-        for (long at = 0; at < inputs; at += PIECE) {
-            long piece = smaller(PIECE, inputs - at);
-            copy_rows(x + k * rows * inputs + at, inputs, close, PIECE, rows, piece);
-            for (long o = 0; o < outputs; o += QUAD)
-                grow(weight + (k * outputs + o) * inputs + at, scaled + o, close, rows, inputs, outputs, piece);
-        }
-    }
-    leave();
-}
-
-/* x = y weight, and then weight += factor y' other: one trip through the matrix for both. */
-void linear_step(float *weight, const float *y, const float *other, float *x, double factor, long clients, long rows,
-                 long inputs, long outputs)
+/* x = y weight, if there is an x, and then weight += factor y' other, if there is one: one trip through the matrix. */
+void linear_step(float *weight, const float *y, const float *other, float *x, long step, double factor, long clients,
+                 long rows, long inputs, long outputs)
 {
     float *scaled = room(rows * outputs), *close = room(rows * PIECE), *from = room(rows * PIECE);
     for (long k = 0; k < clients; k++) {
         for (long i = 0; i < rows * outputs; i++) scaled[i] = (float)factor * y[k * rows * outputs + i];
         for (long at = 0; at < inputs; at += PIECE) {
             long piece = smaller(PIECE, inputs - at);
-            copy_rows(other + k * rows * inputs + at, inputs, from, PIECE, rows, piece);
+            if (other) copy_rows(other + k * rows * inputs + at, inputs, from, PIECE, rows, piece);
             for (long o = 0; o < outputs; o += DEPTH) {
-                float *own = weight + (k * outputs + o) * inputs + at;
+                float *own = weight + k * step + o * inputs + at;
                 long depth = smaller(DEPTH, outputs - o);
-                for (long r = 0; r < rows; r += GROUP) {
+                for (long r = 0; x && r < rows; r += GROUP) {
                     const float *given = y + (k * rows + r) * outputs + o;
-#define SPREAD_ONCE(n) spread(n, given, own, close + r * PIECE, inputs, outputs, piece, depth, o)
-                    FOR_ROWS(smaller(GROUP, rows - r), SPREAD_ONCE)
+#define SPREAD(n) spread(n, given, own, close + r * PIECE, inputs, outputs, piece, depth, o)
+                    FOR_ROWS(smaller(GROUP, rows - r), SPREAD)
                 }
-                for (long q = 0; q < depth; q += QUAD) grow(own + q * inputs, scaled + o + q, from, rows, inputs, outputs, piece);
+                for (long q = 0; other && q < depth; q += QUAD)
+                    grow(own + q * inputs, scaled + o + q, from, rows, inputs, outputs, piece);
             }
-            copy_rows(close, PIECE, x + k * rows * inputs + at, inputs, rows, piece);
+            if (x) copy_rows(close, PIECE, x + k * rows * inputs + at, inputs, rows, piece);
         }
     }
     leave();

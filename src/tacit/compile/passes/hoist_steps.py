@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx import GraphModule, Node
 
-from tacit.compile.trace import taped
+from tacit.compile.ir import insert_constant, meta_of, trace
 
 aten = torch.ops.aten
 _FEWEST = 3  # steps that are worth it
@@ -29,7 +29,7 @@ class Part(NamedTuple):
     step: int
 
 
-def at_once(graph: GraphModule) -> None:
+def hoist_steps(graph: GraphModule) -> None:
     """Only what other operations read is replaced; what led to it is then unused."""
     parts = _parts(graph)
     forms: dict[int, list[Node]] = {}
@@ -72,7 +72,7 @@ def _small(node: Node) -> bool:
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or value.dim() == 0 or value.numel() > _LARGEST * len(value):
         return False
-    return target is not aten.index.Tensor or node.args[0].meta["val"].dim() == 1  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    return target is not aten.index.Tensor or meta_of(node.args[0]).dim() == 1
 
 
 def _form(node: Node, parts: dict[Node, Part]) -> Any:
@@ -88,13 +88,12 @@ def _replace(graph: GraphModule, nodes: list[Node], parts: dict[Node, Part]) -> 
     first = nodes[0]
     steps = [each for each in _ancestors(first, parts) if _is_step(each) and each.args[0] not in parts]
     every: list[Any] = [each.args[0] for each in steps]
-    several = {each.meta["val"].shape[1] for each in every}
-    if len(several) != 1:
+    if len({meta_of(each).shape[1] for each in every}) != 1:
         return
     with graph.graph.inserting_before(_after(graph, every)):
-        whole = _inlined(graph, _of_all_steps(_of_one_step(graph, first, steps, parts)), every)
-    one = whole.meta["val"].select(0, 0)
-    if not one.is_contiguous() and one.stride() != first.meta["val"].stride():  # whoever reads it may want a view
+        whole = _inline(graph, _over_steps(_one_step(graph, first, steps, parts)), every)
+    one = meta_of(whole).select(0, 0)
+    if not one.is_contiguous() and one.stride() != meta_of(first).stride():  # whoever reads it may want a view
         return
     for node in nodes:
         with graph.graph.inserting_before(node):
@@ -103,9 +102,9 @@ def _replace(graph: GraphModule, nodes: list[Node], parts: dict[Node, Part]) -> 
         node.replace_all_uses_with(part, lambda user: user not in parts)
 
 
-def _after(graph: GraphModule, given: list[Node]) -> Node:
+def _after(graph: GraphModule, operands: list[Node]) -> Node:
     """The first operation that may read all of these: others may want the result early."""
-    left = set(given)
+    left = set(operands)
     for node in graph.graph.nodes:
         if not left and node.op != "placeholder":
             return node
@@ -115,23 +114,23 @@ def _after(graph: GraphModule, given: list[Node]) -> Node:
 
 def _ancestors(node: Node, parts: dict[Node, Part]) -> list[Node]:
     """What leads from steps to a node, itself the last."""
-    found: dict[Node, None] = {}
+    visited: dict[Node, None] = {}
 
     def visit(each: Node) -> Iterator[Node]:
-        if each in parts and each not in found:
+        if each in parts and each not in visited:
             for parent in each.all_input_nodes:
                 yield from visit(parent)
-            found[each] = None
+            visited[each] = None
             yield each
 
     return list(visit(node))
 
 
-def _of_one_step(graph: GraphModule, node: Node, steps: list[Node], parts: dict[Node, Part]) -> Callable[..., Tensor]:
+def _one_step(graph: GraphModule, node: Node, steps: list[Node], parts: dict[Node, Part]) -> Callable[..., Tensor]:
     todo = [each for each in _ancestors(node, parts) if each not in steps]
 
-    def run(*given: Tensor) -> Tensor:
-        known = dict(zip(steps, given, strict=True))
+    def run(*inputs: Tensor) -> Tensor:
+        known = dict(zip(steps, inputs, strict=True))
         for each in todo:
             value = lambda parent: known[parent] if parent in known else getattr(graph, str(parent.target))  # noqa: E731
             args, kwargs = (torch.fx.map_arg(a, value) for a in (each.args, each.kwargs))
@@ -141,34 +140,24 @@ def _of_one_step(graph: GraphModule, node: Node, steps: list[Node], parts: dict[
     return run
 
 
-def _of_all_steps(program: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _over_steps(program: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Steps first, so that one of them lies in memory as if it had been computed alone."""
-    return lambda *given: vmap(program)(*(each.movedim(1, 0).contiguous() for each in given))
+    return lambda *inputs: vmap(program)(*(each.movedim(1, 0).contiguous() for each in inputs))
 
 
-def _inlined(graph: GraphModule, program: Callable[..., Tensor], given: list[Node]) -> Node:
+def _inline(graph: GraphModule, program: Callable[..., Tensor], operands: list[Node]) -> Node:
     """The program's operations on these nodes, written where the insertion point is."""
-    zeros = [torch.zeros(each.meta["val"].shape, dtype=each.meta["val"].dtype) for each in given]
-    inner = taped(program, *zeros)
-    places = iter(given)
+    zeros = [torch.zeros(meta_of(each).shape, dtype=meta_of(each).dtype) for each in operands]
+    inner = trace(program, *zeros)
+    placeholders = iter(operands)
     copies: dict[Node, Node] = {}
     for node in inner.graph.nodes:
         if node.op == "placeholder":
-            copies[node] = next(places)
+            copies[node] = next(placeholders)
+        elif node.op == "get_attr":
+            copies[node] = insert_constant(graph, getattr(inner, str(node.target)))
         elif node.op == "output":
             return copies[node.args[0][0]]
         else:
             copies[node] = graph.graph.node_copy(node, copies.__getitem__)
-        if node.op == "get_attr":
-            copies[node].target = _constant(graph, getattr(inner, str(node.target)))
     raise AssertionError("a graph ends with its output")
-
-
-def _constant(graph: GraphModule, value: Tensor) -> str:
-    """Its name in the graph, which may have it already."""
-    for name, kept in graph.named_buffers():
-        if kept is value:
-            return name
-    name = f"_at_once_{sum(1 for _ in graph.buffers())}"
-    graph.register_buffer(name, value)
-    return name

@@ -1,28 +1,28 @@
-"""What every pass must keep of a recorded program, checked after each of them under `TACIT_VERIFY=1`.
+"""What every pass must keep of a recorded program, checked after each of them in the tests of this room.
 
 A checker, not a proof: it knows shapes, types and who writes to which memory, not what is computed. Whether the numbers
 are right is for `acceptance.py` to say. README.md has the list of what is checked, and what is not.
 """
 
 import operator
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from tacit.compile.acceptance import Refused
-from tacit.compile.kernels import native, native_client_loop, native_linear
-from tacit.compile.kernels.batched import OPENED
-from tacit.compile.passes.rematerialise_outer import products
-from tacit.compile.trace import item
+from tacit.compile.handover import products
+from tacit.compile.ir import base_of, readers_of, view_source
+from tacit.compile.kernels import convolution, each_client
+from tacit.compile.passes import skinny_gemm
 
 aten, ours = torch.ops.aten, torch.ops.tacit
-_PARTS = (item, operator.getitem)
-_DEFINING = native, native_client_loop, native_linear  # this room's operators
+_DEFINING = convolution, each_client, skinny_gemm  # this room's operators
 
 
 class Malformed(Refused):
@@ -45,11 +45,6 @@ class Contract:
     results: tuple[Signature, ...]
     operators: frozenset[Any]
     meta: dict[str, Any] = field(default_factory=dict, compare=False)
-
-
-def wanted() -> bool:
-    """Whether passes are to be verified (`TACIT_VERIFY=1`)."""
-    return os.environ.get("TACIT_VERIFY") == "1"
 
 
 def contract_of(graph: GraphModule) -> Contract:
@@ -85,19 +80,19 @@ def _signature(node: Any) -> Signature:
 
 
 def _results(graph: GraphModule) -> tuple[Signature, ...]:
-    """Of what the program gives, with products in the places of what they stand for (`rematerialise_outer.py`)."""
+    """Of what the program gives, with products in the places of what they stand for (`handover.py`)."""
     end = next(node for node in graph.graph.nodes if node.op == "output")
     given: Any = end.args[0]
     outputs, places = [_signature(node) for node in given], products(graph)
-    found = outputs[: len(outputs) - len(places)]
+    results = outputs[: len(outputs) - len(places)]
     for at, (right, shape) in places.items():
-        left, other = found[at], outputs[right]
+        left, other = results[at], outputs[right]
         (clients, rows, high), (others, again, wide) = left.shape, other.shape
         fits = (clients, rows, left.dtype) == (others, again, other.dtype) and len(shape) > 0 and shape[0] == clients
         if not fits or torch.Size(shape).numel() != clients * high * wide:
             raise Malformed(f"result {at} is no product of a shape {shape}")
-        found[at] = Signature(shape, left.dtype)
-    return tuple(found)
+        results[at] = Signature(shape, left.dtype)
+    return tuple(results)
 
 
 def _check_results(now: tuple[Signature, ...], before: tuple[Signature, ...]) -> None:
@@ -123,26 +118,26 @@ def _check_node(graph: GraphModule, node: Node, contract: Contract) -> None:
 
 def _known(target: Any, contract: Contract) -> bool:
     """ATen's, this room's own, and whatever a model brought with it."""
-    if target in contract.operators or target in _PARTS or target in OPENED or target in OPERATORS:
+    if target in contract.operators or target is operator.getitem or target in OPERATORS:
         return True
     return isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
 
 
 def _check_call(node: Node, contract: Contract) -> None:
     """Whether it says of its result what follows from what it is given."""
-    if node.target in _PARTS:
+    if node.target is operator.getitem:
         call, at = node.args
-        several = _expected(call, contract)
-        expected = None if several is None else several[at]
+        results = _expected(call, contract)
+        expected = None if results is None else results[at]
     elif _gives_one(node.target):
         expected = _expected(node, contract)
     else:
         return  # what is taken of its results says what they are like
-    found = _signature(node)
-    if expected is not None and expected != found:
+    stated = _signature(node)
+    if expected is not None and expected != stated:
         raise Malformed(
-            f"{node} ({node.target}) gives {list(expected.shape)} {expected.dtype}, and says {list(found.shape)}"
-            f" {found.dtype}"
+            f"{node} ({node.target}) gives {list(expected.shape)} {expected.dtype}, and says {list(stated.shape)}"
+            f" {stated.dtype}"
         )
 
 
@@ -153,10 +148,9 @@ def _gives_one(target: Any) -> bool:
 
 def _expected(node: Any, contract: Contract) -> Any:
     """What an operation gives of what its inputs say they are; None where nobody knows without running it."""
-    if node.target is aten.as_strided.default and _shown(node.args[0]) is not None:
+    if node.target is aten.as_strided.default and view_source(node.args[0]) is not None:
         return Signature(tuple(node.args[1]), _signature(node.args[0]).dtype)  # of more memory than its input shows
-    given = torch.fx.map_arg((node.args, node.kwargs), _like)
-    key = f"{node.target} {given}"
+    key = f"{node.target} {torch.fx.map_arg((node.args, node.kwargs), _describe)}"
     if key not in contract.meta:
         try:
             contract.meta[key] = _signatures(_run(node, *torch.fx.map_arg((node.args, node.kwargs), _blank)))
@@ -167,7 +161,7 @@ def _expected(node: Any, contract: Contract) -> Any:
     return contract.meta[key]
 
 
-def _like(node: Node) -> Any:
+def _describe(node: Node) -> Any:
     value = node.meta.get("val")
     return (tuple(value.shape), value.stride(), value.dtype) if isinstance(value, Tensor) else str(node)
 
@@ -203,10 +197,11 @@ def _convolved(x: Tensor, weight: Tensor, bias: Tensor, pool: bool, relu: bool, 
 
 
 OPERATORS: dict[Any, Callable[..., Any]] = {
-    ours.blend.default: lambda a, b, first, second: a,
-    ours.picked_rows.default: lambda of, picks: of.new_empty(len(of), picks.shape[1], of.shape[2]),
-    ours.put_rows.default: lambda old, picks, rows, n, beta, alpha: rows.new_empty(len(rows), n, rows.shape[2]),
-    ours.each_client.default: lambda laid, inputs, widths, numbers, factors, sizes, clients, own: [
+    ours.take_rows.default: lambda source, indices: source.new_empty(*indices.shape, source.shape[2]),
+    ours.add_rows.default: lambda old, indices, rows, count, beta, alpha: rows.new_empty(
+        len(rows), count, rows.shape[2]
+    ),
+    ours.each_client.default: lambda placeholders, inputs, widths, numbers, factors, sizes, clients, scratch: [
         factors.new_empty(clients, size) for size in sizes
     ],
     ours.few_rows.default: lambda x, weight, bias: x.new_empty(*x.shape[:2], weight.shape[1]),
@@ -219,11 +214,6 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
         weight,
         weight.new_empty(weight.shape[:2]),
     ),
-    ours.convolve_over.default: lambda gradient, which, x, weight, pool, relu, name: (
-        x,
-        weight,
-        weight.new_empty(weight.shape[:2]),
-    ),
 }
 """What this room's own operators give, by tensors without numbers."""
 
@@ -233,12 +223,12 @@ def _check_writes(graph: GraphModule) -> None:
     order = {node: at for at, node in enumerate(graph.graph.nodes)}
     for node in graph.graph.nodes:
         for written in _written(node):
-            version = _version(written)
+            version = base_of(written)
             if version.op != "call_function":
                 raise Malformed(f"{node} writes to {version}, which is not the program's own")
-            if sum(_version(each) is version for each in _operands(node)) > 1:
+            if sum(base_of(each) is version for each in _operands(node)) > 1:
                 raise Malformed(f"{node} reads {version} while it writes there")
-            late = next((reader for reader in _readers(version) if order[reader] > order[node]), None)
+            late = next((reader for reader in readers_of(version) if order[reader] > order[node]), None)
             if late is not None:
                 raise Malformed(f"{late} reads {version} after {node} has written over it")
 
@@ -252,38 +242,25 @@ def _written(node: Node) -> list[Node]:
 
 
 def _operands(node: Node) -> list[Node]:
-    found: list[Node] = []
-    torch.fx.map_arg((node.args, node.kwargs), found.append)
-    return found
+    operands: list[Node] = []
+    torch.fx.map_arg((node.args, node.kwargs), operands.append)
+    return operands
 
 
-def _shown(node: Any) -> Node | None:
-    """What a view is of; None for what has memory of its own, or has it anew after a write."""
-    call, at = (node.args[0], node.args[1]) if node.target in _PARTS else (node, 0)
-    if not isinstance(call.target, torch._ops.OpOverload):
-        return None
-    if call.target is aten._unsafe_view.default:
-        return call.args[0]
-    returns = call.target._schema.returns
-    alias = returns[at if len(returns) > 1 else 0].alias_info if returns else None
-    if alias is None or alias.is_write:
-        return None
-    arguments = zip(call.target._schema.arguments, call.args, strict=False)
-    sources = (arg for each, arg in arguments if each.alias_info and each.alias_info.before_set & alias.before_set)
-    return next((arg for arg in sources if isinstance(arg, Node)), None)
+Passes = Iterable[tuple[str, Callable[[GraphModule], None]]]
 
 
-def _version(node: Node) -> Node:
-    """The operation that made the memory that a node shows, or was the last to write to it."""
-    while (of := _shown(node)) is not None:
-        node = of
-    return node
+def verified(passes: Passes) -> tuple[tuple[str, Callable[[GraphModule], None]], ...]:
+    """The same passes; one that leaves no program raises `Malformed`, with its name."""
+    contracts: WeakKeyDictionary[GraphModule, Contract] = WeakKeyDictionary()
 
+    def check(name: str, rewrite: Callable[[GraphModule], None], graph: GraphModule) -> None:
+        if graph not in contracts:
+            contracts[graph] = contract_of(graph)
+        rewrite(graph)
+        try:
+            verify(graph, contracts[graph])
+        except Malformed as error:
+            raise Malformed(f"the pass {name} left no program: {error}") from error
 
-def _readers(version: Node) -> Iterator[Node]:
-    """Who reads its numbers, itself or through views."""
-    for user in version.users:
-        if _shown(user) is not None and _version(user) is _version(version):
-            yield from _readers(user)
-        else:
-            yield user
+    return tuple((name, partial(check, name, rewrite)) for name, rewrite in passes)

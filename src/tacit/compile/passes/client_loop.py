@@ -7,34 +7,60 @@ What only the run itself reads is never stored for more than one client.
 
 A pass over a recorded program (see pipeline.py). Operations are drafted one by one (`lower.py`); a run takes as many
 as do not wait for anything outside that waits for the run.
+
+A client may pass over operations in a step that only pads it. Such a step masks a gradient's factor with zeros
+(`mask_padding.py`), so that what it adds is exactly nothing. An operation is passed over where it adds nothing to what
+lies there already, which then stands for its result, or where all who read it are passed over, too.
 """
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import GraphModule, Node
 
-from tacit.compile.client_loop.lower import Draft, Read, drafts
-from tacit.compile.client_loop.predicate import Mask, skips
-from tacit.compile.kernels.build import library
-from tacit.compile.kernels.native_client_loop import OWN, Operand, Operation, written
-from tacit.compile.layout import places
-from tacit.compile.nodes import given, val
-from tacit.compile.trace import item
+from tacit.compile.ir import calls, insert_call, insert_constant, meta_of, places
+from tacit.compile.kernels import library
+from tacit.compile.kernels.each_client import OWN, Kind, Operand, Operation, encode
+from tacit.compile.passes.lower import Draft, Read, lower
 
 aten = torch.ops.aten
 _BY_CLIENT = (aten.bmm.default, aten.baddbmm.default)
 _FEWEST = 6  # operations that are worth a call
 _PATIENCE = 200  # operations without one that joins, after which a run is over
 _LINE = 16  # numbers that memory comes in
+_ZERO_OF: dict[Kind, tuple[int, ...]] = {
+    Kind.MULTIPLE: (0,),
+    Kind.TOTAL: (0,),
+    Kind.GATED: (0,),
+    Kind.FILLED: (0,),
+    Kind.PRODUCT: (0, 1),
+    Kind.MATRIX: (0, 1),
+}
+"""Operands of which one that is zero makes the result zero, where nothing is added."""
+_ADDED: dict[Kind, tuple[int, tuple[int, ...]]] = {
+    Kind.SUM: (0, (1,)),
+    Kind.MATRIX: (2, (0, 1)),
+    Kind.ADD_ROWS: (2, (1,)),
+}
+"""The operand that is added to, and those of which one that is zero adds nothing."""
 
 
-def each_client(graph: GraphModule) -> None:
-    several = Counter(len(val(node)) for node in graph.graph.nodes if node.target in _BY_CLIENT)
-    clients = several.most_common(1)[0][0] if several else 0
+class Mask(NamedTuple):
+    """One byte for each client, true where a step pads it."""
+
+    root: Node
+    offset: int
+    step: int
+
+
+def fuse_client_loops(graph: GraphModule) -> None:
+    """Makes lists of all runs that are long enough. Clients are the most frequent first dimension of products."""
+    sizes = Counter(len(meta_of(node)) for node in calls(graph, *_BY_CLIENT))
+    clients = sizes.most_common(1)[0][0] if sizes else 0
     if clients > 1 and library() is not None:
         _Pass(graph, clients).rewrite()
 
@@ -65,8 +91,8 @@ class _Pass:
         self.nodes = _constants_first(graph)
         self.order = {node: at for at, node in enumerate(self.nodes)}
         self.places = places(graph)
-        self.drafts = drafts(graph, self.places, clients)
-        self.made: dict[Node, Node] = {}  # by runs: what an operation's result is now
+        self.drafts = lower(graph, self.places, clients)
+        self.results: dict[Node, Node] = {}  # of runs: what an operation's result is now
 
     def rewrite(self) -> None:
         for at, node in enumerate(self.nodes):
@@ -97,9 +123,9 @@ class _Pass:
 
     def _readable(self, run: _Run, read: Read) -> bool:
         if read.root in run.members:
-            return read.own(val(read.root).numel() // self.clients)
+            return read.is_own(meta_of(read.root).numel() // self.clients)
         before = run.before
-        return before is None or read.root in self.made or self.order[read.root] < self.order[before]
+        return before is None or read.root in self.results or self.order[read.root] < self.order[before]
 
     def _is_view(self, node: Node) -> bool:
         return self._root(node) is not node
@@ -108,24 +134,25 @@ class _Pass:
         return self.places[node].root if node in self.places else node
 
     def _write(self, run: _Run) -> None:
-        asked = [node for node in run.members if any(user not in run.members for user in self._readers(node))]
-        outside = (user for node in asked for user in self._readers(node) if user not in run.members)
+        outputs = [node for node in run.members if any(user not in run.members for user in self._readers(node))]
+        outside = (user for node in outputs for user in self._readers(node) if user not in run.members)
         before = min(outside, key=self.order.__getitem__)
-        memory = _Memory(self.clients, run.members, asked)
+        memory = _Memory(self.clients, run.members, outputs)
         operations = {node: memory.operation(node) for node in run.members}
-        passed = skips(run.members, asked, memory.in_place)
-        numbers, factors = written([memory.unless(each, passed.get(node)) for node, each in operations.items()])
-        laid = [root for root in memory.inputs if root.op == "placeholder"]
-        inputs = [self.made.get(root, root) for root in memory.inputs[len(laid) :]]
-        widths = [val(root).dtype.itemsize for root in memory.inputs]
-        sizes = [val(node).numel() // self.clients for node in asked]
+        masks = skippable(run.members, outputs, memory.in_place)
+        numbers, factors = encode([memory.unless(each, masks.get(node)) for node, each in operations.items()])
+        placeholders = [root for root in memory.inputs if root.op == "placeholder"]
+        inputs = [self.results.get(root, root) for root in memory.inputs[len(placeholders) :]]
+        widths = [meta_of(root).dtype.itemsize for root in memory.inputs]
+        sizes = [meta_of(node).numel() // self.clients for node in outputs]
         with self.graph.graph.inserting_before(before):
-            lists = [self._constant(each) for each in (numbers, factors)]
-            done = self.graph.graph.call_function(
-                torch.ops.tacit.each_client.default, (laid, inputs, widths, *lists, sizes, self.clients, memory.most)
+            lists = [insert_constant(self.graph, each) for each in (numbers, factors)]
+            loop = self.graph.graph.call_function(
+                torch.ops.tacit.each_client.default,
+                (placeholders, inputs, widths, *lists, sizes, self.clients, memory.most),
             )
-            for at, node in enumerate(asked):
-                self.made[node] = self._output(done, at, node)
+            for at, node in enumerate(outputs):
+                self.results[node] = self._output(loop, at, node)
         self._replace(run, before)
 
     def _readers(self, node: Node) -> Iterator[Node]:
@@ -136,17 +163,10 @@ class _Pass:
             else:
                 yield user
 
-    def _constant(self, value: torch.Tensor) -> Node:
-        name = f"_each_client_{sum(1 for _ in self.graph.buffers())}"
-        self.graph.register_buffer(name, value)
-        constant = self.graph.graph.get_attr(name)
-        constant.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="meta")
-        return constant
-
-    def _output(self, done: Node, at: int, node: Node) -> Node:
-        like = torch.empty(val(node).shape, dtype=val(node).dtype, device="meta")
-        part = given(self.graph, item, done, at, like=like.view(self.clients, -1))
-        return given(self.graph, aten.view.default, part, list(like.shape), like=like)
+    def _output(self, loop: Node, at: int, node: Node) -> Node:
+        part = self.graph.graph.call_function(operator.getitem, (loop, at))
+        part.meta["val"] = torch.empty(self.clients, meta_of(node).numel() // self.clients, device="meta")
+        return insert_call(self.graph, aten.view.default, part, list(meta_of(node).shape))
 
     def _replace(self, run: _Run, before: Node) -> None:
         """Views of what the run makes come after it."""
@@ -155,10 +175,10 @@ class _Pass:
             if self.order[view] < self.order[before]:
                 before.prepend(view)
         for node in run.members:
-            if node in self.made:
-                node.replace_all_uses_with(self.made[node], lambda user: user not in run.members)
-        gone = sorted([*run.members, *views], key=self.order.__getitem__, reverse=True)
-        for node in gone:
+            if node in self.results:
+                node.replace_all_uses_with(self.results[node], lambda user: user not in run.members)
+        unused = sorted([*run.members, *views], key=self.order.__getitem__, reverse=True)
+        for node in unused:
             if not node.users:
                 self.graph.graph.erase_node(node)
 
@@ -166,7 +186,7 @@ class _Pass:
 class _Memory:
     """Which memory a run's operations read and write: inputs, outputs, and places of its own that are used again."""
 
-    def __init__(self, clients: int, members: dict[Node, Draft], asked: Sequence[Node]) -> None:
+    def __init__(self, clients: int, members: dict[Node, Draft], outputs: Sequence[Node]) -> None:
         self.clients, self.members = clients, members
         roots = (read.root for draft in members.values() for read in draft.reads)
         inputs = dict.fromkeys(root for root in roots if root not in members)
@@ -175,12 +195,11 @@ class _Memory:
         self.in_place: set[Node] = set()
         self._free: dict[int, list[int]] = {}
         self._last = {read.root: node for node, draft in members.items() for read in draft.reads}
-        outputs = OWN + 1 + len(self.inputs)
-        self._at: dict[Node, tuple[int, int]] = {root: (OWN + 1 + at, 0) for at, root in enumerate(self.inputs)}
-        self._at |= {node: (outputs + at, 0) for at, node in enumerate(asked)}
+        memories = enumerate([*self.inputs, *outputs], OWN + 1)
+        self._at: dict[Node, tuple[int, int]] = {node: (memory, 0) for memory, node in memories}
 
     def operation(self, node: Node) -> Operation:
-        """Of the next one: they are asked for in order."""
+        """Of the next one: they are outputs for in order."""
         draft = self.members[node]
         operands = tuple(self._operand(read) for read in draft.reads)
         over = self._dies(node, draft.over)
@@ -212,10 +231,56 @@ class _Memory:
         return root if root in self._at and self._at[root][0] == OWN and self._last[root] is node else None
 
     def _size(self, node: Node) -> int:
-        return val(node).numel() // self.clients
+        return meta_of(node).numel() // self.clients
 
     def _taken(self, size: int) -> int:
         if free := self._free.get(size):
             return free.pop()
         self.most += -(-size // _LINE) * _LINE
         return self.most - -(-size // _LINE) * _LINE
+
+
+def skippable(members: dict[Node, Draft], outputs: Sequence[Node], in_place: set[Node]) -> dict[Node, Mask]:
+    """The mask under which each may be passed over, of those that may; `in_place` write over what they add to."""
+    zeros = _zeros(members)
+    readers: dict[Node, list[Node]] = {}
+    for node, draft in members.items():
+        for read in draft.reads:
+            readers.setdefault(read.root, []).append(node)
+    result: dict[Node, Mask] = {}
+    stand_in: set[Node] = set()  # what others that are passed over leave as it is
+    for node, draft in reversed(members.items()):
+        masks = {result.get(reader) for reader in readers.get(node, ())}
+        unread = masks.pop() if len(masks) == 1 and node not in outputs and node not in stand_in else None
+        idle = _adds_nothing(draft, zeros) if node in in_place else set()
+        if unread:
+            result[node] = unread
+        elif idle and draft.over:
+            result[node] = min(idle, key=lambda mask: mask.offset)
+            stand_in.add(draft.over)
+    return result
+
+
+def _zeros(members: dict[Node, Draft]) -> dict[Node, set[Mask]]:
+    """Under which masks each is zero."""
+    zeros: dict[Node, set[Mask]] = {}
+    for node, draft in members.items():
+        adds = draft.kind is Kind.MATRIX and draft.beta != 0
+        parts = () if adds else _ZERO_OF.get(draft.kind, ())
+        zeros[node] = {mask for at in parts for mask in zeros.get(draft.reads[at].root, ())}
+        if draft.kind is Kind.FILLED and draft.alpha == 0 and (mask := _of_clients(draft.reads[1])):
+            zeros[node].add(mask)
+    return zeros
+
+
+def _of_clients(read: Read) -> Mask | None:
+    return None if any(read.strides) else Mask(read.root, read.offset, read.step)
+
+
+def _adds_nothing(draft: Draft, zeros: dict[Node, set[Mask]]) -> set[Mask]:
+    if draft.kind not in _ADDED or draft.beta != 1:
+        return set()
+    to, parts = _ADDED[draft.kind]
+    if len(draft.reads) <= to or draft.reads[to].root is not draft.over:
+        return set()
+    return {mask for at in parts for mask in zeros.get(draft.reads[at].root, ())}

@@ -1,7 +1,7 @@
 """Lists of small operations that are done for one client after another (`each_client.c`), as one torch operation.
 
 A list is two tensors, so that a recorded program can hold it: numbers of each operation (kind, three sizes, depth, five
-operands) and its two factors. A pass over recorded programs (`tacit.compile.client_loop.fuse`) writes them.
+operands) and its two factors. A pass over recorded programs (`tacit.compile.passes.client_loop`) writes them.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from tacit.compile.kernels.build import call, operation
+from tacit.compile.kernels import call, operation
 
 OWN: Final = 0
 """The memory that a list works in; inputs follow, then outputs."""
@@ -35,8 +35,8 @@ class Kind(IntEnum):
     TOTAL = auto()  # of a along the second of three dimensions
     LARGEST = auto()
     MATRIX = auto()  # beta c + alpha a b; a [rows, depth], b [depth, columns]
-    PICKED = auto()  # rows of a, by numbers in b; `depth` rows there are
-    PUT = auto()  # beta c + alpha b, each of its `depth` rows where a, numbers, says
+    TAKE_ROWS = auto()  # rows of a, by numbers in b; `depth` rows there are
+    ADD_ROWS = auto()  # beta c + alpha b, each of its `depth` rows where a, numbers, says
 
 
 class Operand(NamedTuple):
@@ -73,39 +73,39 @@ class Operation(NamedTuple):
         return [int(self.kind), *sizes, self.depth, *(n for each in operands for n in each.numbers)]
 
 
-def written(operations: Sequence[Operation]) -> tuple[Tensor, Tensor]:
+def encode(operations: Sequence[Operation]) -> tuple[Tensor, Tensor]:
     """A list's numbers and factors."""
     return torch.tensor([each.numbers for each in operations]), torch.tensor([[e.alpha, e.beta] for e in operations])
 
 
 def _each_client(
-    laid: list[Tensor],
+    placeholders: list[Tensor],
     inputs: list[Tensor],
     widths: list[int],
     numbers: Tensor,
     factors: Tensor,
     sizes: list[int],
     clients: int,
-    own: int,
+    scratch: int,
 ) -> list[Tensor]:
     """Does a list on what lies as the list says, then on inputs that are to be unbroken, of `widths` bytes a number.
 
-    `sizes` are a client's numbers of each output, `own` those it works in.
+    `sizes` are a client's numbers of each output, `scratch` those it works in.
     """
-    given = [*laid, *(each.contiguous() for each in inputs)]
-    if [each.itemsize for each in given] != widths:
+    sources = [*placeholders, *(each.contiguous() for each in inputs)]
+    if [each.itemsize for each in sources] != widths:
         raise RuntimeError("a list was written for numbers of other types")
     if numbers.shape != (len(factors), _NUMBERS) or numbers.dtype != torch.int64 or factors.dtype != torch.float32:
         raise RuntimeError("a list's numbers are not those of operations")
-    made = [torch.empty(clients, size) for size in sizes]
-    every = [*given, *made]
+    outputs = [torch.empty(clients, size) for size in sizes]
+    every = [*sources, *outputs]
     memory = torch.tensor([0, *(each.data_ptr() for each in every)])
     reach = torch.tensor([0, *(_reach(each) for each in every)])
     lists = (numbers.contiguous(), factors.contiguous(), memory, reach)
-    ends = len(numbers), clients, own, len(every) + 1, len(given) + 1
+    ends = len(numbers), clients, scratch, len(every) + 1, len(sources) + 1
     if at := call("each_client", lists, *ends):
         raise RuntimeError(f"operation {at} of a list would leave its memory")
-    return made
+    return outputs
 
 
 def _reach(each: Tensor) -> int:
@@ -113,27 +113,26 @@ def _reach(each: Tensor) -> int:
     return each.untyped_storage().nbytes() - int(each.storage_offset()) * each.itemsize
 
 
-def _picked_rows(of: Tensor, picks: Tensor) -> Tensor:
-    """Each client's own rows of [clients, n, numbers], by their numbers [clients, several]."""
-    return of.gather(1, picks.unsqueeze(-1).expand(-1, -1, of.shape[-1]))
+def _take_rows(source: Tensor, indices: Tensor) -> Tensor:
+    """Each client's own rows of [clients, n, numbers], by their numbers [clients, count]."""
+    return source.gather(1, indices.unsqueeze(-1).expand(-1, -1, source.shape[-1]))
 
 
-def _put_rows(old: Tensor | None, picks: Tensor, rows: Tensor, n: int, beta: float, alpha: float) -> Tensor:
-    """beta old + alpha rows, each added to the one that its number says; [clients, n, numbers]."""
-    total = rows.new_zeros(len(rows), n, rows.shape[-1]) if old is None else beta * old
-    return total.scatter_add(1, picks.unsqueeze(-1).expand_as(rows), alpha * rows)
+def _add_rows(old: Tensor | None, indices: Tensor, rows: Tensor, count: int, beta: float, alpha: float) -> Tensor:
+    """beta old + alpha rows, each added to the row of its number; [clients, count, numbers]."""
+    total = rows.new_zeros(len(rows), count, rows.shape[-1]) if old is None else beta * old
+    return total.scatter_add(1, indices.unsqueeze(-1).expand_as(rows), alpha * rows)
 
 
-def _blend(a: Tensor, b: Tensor, first: float, second: float) -> Tensor:
-    """first a + second b, of the shape of a."""
-    return torch.mul(a, first).add_(b, alpha=second)
-
-
-operation("blend(Tensor a, Tensor b, float first, float second) -> Tensor", _blend)
-operation("picked_rows(Tensor of, Tensor picks) -> Tensor", _picked_rows)
-operation("put_rows(Tensor? old, Tensor picks, Tensor rows, int n, float beta, float alpha) -> Tensor", _put_rows)
+_ANYWHERE: Final = "CompositeExplicitAutograd"  # without numbers, too
+operation("take_rows(Tensor source, Tensor indices) -> Tensor", _take_rows, _ANYWHERE)
 operation(
-    "each_client(Tensor[] laid, Tensor[] inputs, int[] widths, Tensor numbers, Tensor factors, int[] sizes,"
-    " int clients, int own) -> Tensor[]",
+    "add_rows(Tensor? old, Tensor indices, Tensor rows, int count, float beta, float alpha) -> Tensor",
+    _add_rows,
+    _ANYWHERE,
+)
+operation(
+    "each_client(Tensor[] placeholders, Tensor[] inputs, int[] widths, Tensor numbers, Tensor factors, int[] sizes,"
+    " int clients, int scratch) -> Tensor[]",
     _each_client,
 )
