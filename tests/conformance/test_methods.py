@@ -51,7 +51,7 @@ LOCAL_WITHOUT_NOISE = Privacy(plans.Local(Fixed(0.5)), (Level("private", delta=1
 
 COMPOSED: dict[str, Method] = {
     "fedavg with momentum and adam": FedAvg(LocalSgd(momentum=0.9, weight_decay=0.01), ServerAdam()),
-    "ditto of scaffold": Ditto(Scaffold(), strength=(0.1, 1.0)),
+    "ditto of scaffold": Ditto(Scaffold(), strength=1.0),
     "fine-tuned scaffold": FineTuned(Scaffold(optimizer=ServerSgd(momentum=0.5))),
     "kept ditto": KeepLocal(("norm", "head"), Ditto(FedAvg(optimizer=ServerSgd(momentum=0.5)))),
     "kept scaffold": KeepLocal(("norm",), Scaffold()),
