@@ -38,6 +38,7 @@ REGISTRY: Final[dict[str, str]] = {
     "fedhdp/writers": "papers.fedhdp.reproduce:WRITERS_PAGE",
     "fedhdp/writers-cnn": "papers.fedhdp.reproduce:WRITERS_CNN_PAGE",
     "fedhdp/private-levels": "papers.fedhdp.private_levels",
+    "fedhdp/personal": "papers.fedhdp.personal",
     "fedhdp/open-clients": "papers.fedhdp.open_clients",
     "fedhdp/incentive": "papers.fedhdp.incentive",
     "privatefl": "papers.privatefl.overview",

@@ -43,11 +43,6 @@ def least_squares(system: Tensor, right: Tensor) -> Tensor:
     return cast(Any, torch.linalg).lstsq(system, right).solution
 
 
-def orthonormal_columns(matrix: Tensor) -> Tensor:
-    """A basis of the columns, by QR."""
-    return cast(Any, torch.linalg).qr(matrix)[0]
-
-
 def norm_of(values: Tensor) -> Tensor:
     """The Euclidean norm of all numbers."""
     return cast(Any, values).norm()

@@ -16,15 +16,18 @@ The noise of m' has the variance (k + rest^2 (d - k)) / d of that of m, k the di
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from tacit.core import tree
 from tacit.core.contract import Tree
-from tacit.core.tensors import norm_of, orthonormal_columns
+from tacit.core.tensors import eigenvectors, norm_of
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms.level_weights import Released
+
+_TINY: Final = 1e-6  # of the largest eigenvalue: below it rows of single precision tell nothing of a direction
 
 
 @dataclass(frozen=True)
@@ -45,26 +48,51 @@ class OpenSpan:
         opened = [level for level in released if level is not None and level.noise == 0]
         if not self.rounds or not opened:
             return list(released), state
-        rows = self._remember(state.get("rows"), opened)
-        if not len(rows):
+        state = self._remember(state, opened)
+        if not len(state.get("rows", ())):
             return list(released), state
-        basis = orthonormal_columns(rows.double().T)
-        moved = [level if level is None or level.noise == 0 else self._move(level, basis) for level in released]
-        return moved, {"rows": rows}
+        basis = Span(state["rows"].double(), state["gram"])
+        return [level if level is None or level.noise == 0 else self._move(level, basis) for level in released], state
 
-    def _remember(self, rows: Tensor | None, opened: Sequence[Released]) -> Tensor:
-        """The last open means, of norm one, this round's last; a round in which nobody open was drawn adds none."""
+    def _remember(self, state: Tree, opened: Sequence[Released]) -> Tree:
+        """The last open means, of norm one, and their products; a round in which nobody open was drawn adds none."""
         clients = sum(level.expected for level in opened)
         mean = torch.stack([tree.flatten(level.mean) * (level.expected / clients) for level in opened]).sum(0)
-        rows = torch.zeros(0, len(mean), dtype=mean.dtype) if rows is None else rows
         norm = norm_of(mean)
-        return torch.cat([rows, (mean / norm).unsqueeze(0)])[-self.rounds :] if norm > 0 else rows
+        if not norm > 0:
+            return state
+        earlier = state.get("rows", torch.zeros(0, len(mean), dtype=mean.dtype))[max(0, 1 - self.rounds) :]
+        rows = torch.cat([earlier, (mean / norm).unsqueeze(0)])[-self.rounds :]
+        known, fresh = state.get("gram"), rows.double() @ rows[-1].double()
+        gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+        if known is not None and len(rows) > 1:
+            gram[:-1, :-1] = known[1 - len(rows) :, 1 - len(rows) :]
+        gram[-1], gram[:, -1] = fresh, fresh
+        return {"rows": rows, "gram": gram}
 
-    def _move(self, level: Released, basis: Tensor) -> Released:
+    def _move(self, level: Released, basis: "Span") -> Released:
         flat = tree.flatten(level.mean).double()
-        inside = basis @ (basis.T @ flat)
+        inside = basis.project(flat)
         moved = inside + self.rest * (flat - inside)
-        size, kept = basis.shape
+        size, kept = len(flat), basis.dimension
         share = (kept + self.rest**2 * (size - kept)) / size
         like = next(iter(level.mean.values())).dtype
         return Released(tree.unflatten(moved.to(like), level.mean), level.noise * share, level.expected)
+
+
+class Span:
+    """Of some rows R, by their products R R^T = U diag(v) U^T: Q = R^T U v^(-1/2), without the directions of tiny v."""
+
+    def __init__(self, rows: Tensor, gram: Tensor) -> None:
+        values, vectors = eigenvectors(gram)
+        kept = values > _TINY * values.max()
+        self.rows, self.vectors, self.values = rows, vectors[:, kept], values[kept]
+
+    @property
+    def dimension(self) -> int:
+        return len(self.values)
+
+    def project(self, vector: Tensor) -> Tensor:
+        """Q Q^T of it."""
+        seen = self.vectors @ ((self.vectors.T @ (self.rows @ vector)) / self.values)
+        return self.rows.T @ seen
