@@ -103,8 +103,8 @@ _ABOUT: Final = (
     f"Ditto's objective is solved on each client against the final shared model, by {EPOCHS} epochs of its own rows "
     '(`solve_epochs`); with "optimal" each client chooses lambda, or the shared model itself, on training rows that it '
     f"holds out. 200 rounds, one seed, validation images of up to {SAMPLE} clients of each level. Gain ± standard "
-    "error over clients. Delta_l is what open clients' personal models have more than private ones'. In rounds, personal "
-    "models of the convolutional network had ended at 36 to 61% where the shared one has 88 to 93."
+    "error over clients. Delta_l is what open clients' personal models have more than private ones'. In rounds, "
+    "personal models of the convolutional network had ended at 36 to 61% where the shared one has 88 to 93."
 )
 
 REPRODUCTION: Final = Reproduction(
