@@ -29,6 +29,7 @@ from tacit.data.partition import Options
 from tacit.errors import StorageError, TacitError
 from tacit.experiments.config_errors import Kinds, first_complaint
 from tacit.experiments.options import PARTS, Keys, Table, keys_of, said_as, table
+from tacit.experiments.toml import assign
 from tacit.models.input_transform import Transform
 from tacit.privacy.accounting.accountant import Accountant
 from tacit.privacy.levels import Level
@@ -367,34 +368,10 @@ def with_overrides(config: Config, assignments: Sequence[str]) -> Config:
         key, mark, text = assignment.partition("=")
         if not mark or not key.strip():
             raise TacitError(f"'{assignment}' sets nothing: write key=value, for example rounds=50")
-        _assign(content, key.strip().split("."), text.strip())
+        if text.strip() and key.strip() in ("rate", "cohort"):
+            content.pop("cohort" if key.strip() == "rate" else "rate", None)
+        assign(content, key.strip().split("."), text.strip())
     return parse(content)
-
-
-def _assign(content: dict[str, Any], path: list[str], text: str) -> None:
-    *above, last = path
-    for part in above:
-        inner = content.setdefault(part, {})
-        if not isinstance(inner, dict):  # a number gives way to a table: clip=0.1, then clip.start=0.2
-            inner = content[part] = {}
-        content = inner
-    if not text:
-        content.pop(last, None)
-        return
-    if not above and last in ("rate", "cohort"):
-        content.pop("cohort" if last == "rate" else "rate", None)
-    content[last] = _parsed(".".join(path), text)
-
-
-def _parsed(key: str, text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        if re.fullmatch(r"-?\.\d+", text):  # .5, which TOML does not know
-            return float(text)
-        if re.fullmatch(r"[A-Za-z0-9_./:-]+", text):
-            return text
-        raise TacitError(f"the value of {key}={text} is not TOML: quote text, for example {key}='\"text\"'") from None
 
 
 def full(config: Config) -> dict[str, Any]:

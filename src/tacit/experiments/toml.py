@@ -1,8 +1,9 @@
-"""Plain values as TOML, written so that `tomllib` reads the same values back."""
+"""Plain values as TOML, written so that `tomllib` reads the same values back; and single values set by hand."""
 
 import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,3 +57,29 @@ def _float(value: float) -> str:
 def _text(value: str) -> str:
     # JSON's escapes are TOML's but for DEL, and for surrogate pairs, which ensure_ascii would make
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def assign(content: dict[str, Any], path: list[str], text: str) -> None:
+    """Sets the value at `path` of nested tables to what `text` says; an empty text takes it away."""
+    *above, last = path
+    for part in above:
+        inner = content.setdefault(part, {})
+        if not isinstance(inner, dict):  # a number gives way to a table: clip=0.1, then clip.start=0.2
+            inner = content[part] = {}
+        content = inner
+    if text:
+        content[last] = read_value(".".join(path), text)
+    else:
+        content.pop(last, None)
+
+
+def read_value(key: str, text: str) -> Any:
+    """A value as TOML; a bare word, a path or a name with dots and colons is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        if re.fullmatch(r"-?\.\d+", text):  # .5, which TOML does not know
+            return float(text)
+        if re.fullmatch(r"[A-Za-z0-9_./:-]+", text):
+            return text
+        raise TacitError(f"the value of {key}={text} is not TOML: quote text, for example {key}='\"text\"'") from None
