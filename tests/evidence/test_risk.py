@@ -1,6 +1,7 @@
 """What an attacker gets, from privacy loss distributions and in closed form."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import dp_accounting as dp
@@ -10,6 +11,8 @@ import pytest
 from tacit.privacy.accounting.accountant import answer, profile
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.privacy.accounting.risk import gaussian_risk, risk
+from tacit.privacy.ledger.ledger import Charge, Ledger
+from tacit.report.budget import ledger_figures
 
 SAMPLED: dict[Any, int] = {dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.2)): 500}
 
@@ -63,6 +66,16 @@ def test_nothing_released_is_no_risk_and_a_release_without_noise_is_all_of_it() 
     assert (nothing.mu, nothing.advantage) == (0, 0)
     assert nothing.found == pytest.approx(0.01)
     assert (bare.mu, bare.advantage, bare.found) == (math.inf, 1, 1)
+
+
+def test_a_ledger_is_told_as_mu_and_at_another_delta(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.budget("level:private", "client", "add/remove", None, 1e-5, "pld")
+        for round in range(4):
+            ledger.charge(round, [Charge("level:private", "client", "add/remove", dp.GaussianDpEvent(2.0))])
+    (text,) = ledger_figures(tmp_path / "ledger.sqlite", "mu", (1e-3,))
+    assert "mu 1," in text  # moved by half a standard deviation, four times
+    assert f"epsilon {gaussian_epsilon(1.0, 1e-3):.3f} at delta 0.001" in text
 
 
 HISTORIES: list[tuple[Any, int]] = [

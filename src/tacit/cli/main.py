@@ -296,6 +296,10 @@ def ledger(
         typer.Option(metavar="PATH", help="With --verify: the other side's folder or ledger, or a list of heads."),
     ] = None,
     json: Json = False,
+    as_: Annotated[
+        Literal["epsilon", "mu", "risk"], typer.Option("--as", help="Beside epsilon: mu, and what an attacker gets.")
+    ] = "epsilon",
+    at_delta: Annotated[list[float] | None, typer.Option(help="Epsilon at this delta, too; may be repeated.")] = None,
 ) -> None:
     """Print what every account of the run in a folder has spent, replayed from the charges on disk.
 
@@ -311,7 +315,7 @@ def ledger(
             typer.echo(str(line))
         raise typer.Exit(int(any(line.passed is False for line in lines)))
     from tacit.privacy.ledger.statement import SIMULATION
-    from tacit.report.budget import changes_table, ledger_table
+    from tacit.report.budget import changes_table, ledger_figures, ledger_table
     from tacit.report.run_folder import Folder
 
     parts = [changes_table(folder, all_, client)]
@@ -325,6 +329,8 @@ def ledger(
     if Folder(folder).facts.is_file():
         typer.echo(SIMULATION)
     _console().print(*(part for part in parts if part is not None))
+    if as_ != "epsilon" or at_delta:
+        _console().print(*ledger_figures(folder, as_, at_delta or (), client), sep="\n")
 
 
 @app.command(epilog="Example: `tacit predict runs/digits-0 rows.csv --client 17 --out predictions.csv`")

@@ -17,6 +17,7 @@ from rich.text import Text
 from tacit.errors import TacitError
 from tacit.privacy.accounting.accountant import Accountant, Relation, answer, calibrate, profile
 from tacit.privacy.accounting.risk import Risk, risk
+from tacit.privacy.ledger import earlier_events
 from tacit.privacy.ledger.ledger import Line
 from tacit.privacy.ledger.statement import shown, statement
 from tacit.report.integrity import open_ledger
@@ -323,6 +324,32 @@ def _at_level(path: Path, client: str, lines: Sequence[Line]) -> LedgerReport:
     shared = tuple(line for line in lines if line.scope == f"level:{level}")
     account = "its account is the level's" if shared else "which was promised nothing, and no charge is kept for it"
     return LedgerReport(shared, note=f"Client '{client}' is at level '{level}': {account}.")
+
+
+def ledger_figures(
+    path: str | Path, figures: Figures, other_deltas: Sequence[float] = (), client: str | None = None
+) -> list[str]:
+    """The same in other figures, a line for each kind of account: of the one that spent most.
+
+    Args:
+        path: as of `ledger_table`.
+        figures: "mu", or "risk": also what an attacker gets.
+        other_deltas: what the account costs at each of them.
+        client: only the account of this client.
+    """
+    worst = [max(group, key=lambda line: line.epsilon) for group in ledger_table(path, True, client).groups()]
+    texts = []
+    with open_ledger(Path(path)) as ledger:
+        for line in worst:
+            history = earlier_events.spent(ledger, line.scope, epochs=epochs_in(ledger_in(Path(path)).parent))
+            costs = [
+                f"epsilon {shown(answer(history, delta, line.relation, line.accountant).epsilon)} at delta {delta:g}"  # type: ignore[arg-type]
+                for delta in other_deltas
+            ]
+            if figures != "epsilon":
+                costs.append(risk_in_words(risk(profile(history, line.relation, line.accountant)), figures))  # type: ignore[arg-type]
+            texts.append(f"{line.scope} ({line.unit}-level, {line.relation}): {'; '.join(costs)}")
+    return texts
 
 
 def _comparable(line: Line) -> tuple[str, str, str, float]:
