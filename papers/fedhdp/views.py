@@ -123,9 +123,9 @@ def skew(recipe: Recipe, rows: Mapping[str, Row]) -> Results:
     heads = ["", "noise, of DP-FedAvg's", "the digit's part in the mean", "Acc_g"]
     note = (
         f"In closed form: {100 * share:.3g}% of the clients opted out, all with one digit of which {100 * held:.0f}% "
-        "of all clients are. A ratio that takes a third of the noise makes the digit's part nearly four times what it is "
-        "among all clients, in every round: noise averages out over rounds, this does not. In the paper the gain is not "
-        "clear either (below)."
+        "of all clients are. A ratio that takes a third of the noise makes the digit's part nearly four times what it "
+        "is among all clients, in every round: noise averages out over rounds, this does not. In the paper the gain is "
+        "not clear either (below)."
     )
     return Results("What a ratio takes from the noise, it adds as bias", heads, lines, note)
 
