@@ -36,6 +36,7 @@ ROUNDS, RATE, STEPS, BATCH, CLIP = 50, 0.07, 2, 5, 0.3
 EPSILON, DELTA = 8.0, 1e-4
 RESULTS: Final = Path(__file__).parent / "results"
 SETTINGS: Final = RESULTS / "language-model-settings.json"
+HOW_TO: Final = RESULTS.parents[1] / "docs" / "how-to" / "language-models.md"
 CHOSEN_ON: Final = 100  # a seed that no figure is of
 
 
@@ -285,6 +286,14 @@ start {_how(chosen["without"])}. Processor time:
 """
 
 
+def _write(text: str) -> None:
+    """The page of results, and its table in the how-to."""
+    (RESULTS / "language-model.md").write_text(text)
+    table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    kept = re.sub(r"(<!-- figures -->\n).*?(<!-- end)", rf"\1{table}\n\2", HOW_TO.read_text(), flags=re.DOTALL)
+    HOW_TO.write_text(kept)
+
+
 def _how(chosen: list[float]) -> str:
     momentum = f", momentum {chosen[2]:g}" if len(chosen) > 2 else ""
     return f"rate {chosen[0]:g} for {chosen[1]} passes{momentum}"
@@ -313,7 +322,7 @@ def main(seeds: int = 3) -> None:
     for seed in range(seeds):
         found.append(measure(seed, chosen))
         _say(json.dumps({arm: each._asdict() for arm, each in found[-1].items()}))
-        (RESULTS / "language-model.md").write_text(page(found, chosen))
+        _write(page(found, chosen))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def serve(
 def join(
     server: Annotated[str, typer.Argument(help="HOST:PORT of the server.")] = "",
     invitation: Annotated[str, typer.Argument(help="As the server printed it; works once.")] = "",
-    data: Annotated[Path | None, typer.Option(help="Your rows: a CSV file of numbers and a column of labels.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Your rows: a CSV file with labels, or an .npz of arrays.")] = None,
     name: Annotated[str, typer.Option(help="What the others call you.")] = "",
     level: Annotated[str | None, typer.Option(help="Your privacy level; asked for if not given.")] = None,
     folder: Folder = None,
