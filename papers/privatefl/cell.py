@@ -6,6 +6,7 @@ this one, of the round that was best on test rows.
 (c) `own` of training alone, and of a personal transform before a random head that nobody trains.
 """
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,13 +20,16 @@ from papers.bench import Cell, Runner
 from papers.privatefl.recipe import LAYER, Arm, Tuned, World, experiment
 from tacit import methods
 from tacit.data.dataset import FederatedDataset
-from tacit.experiments.build import Parts, build
-from tacit.experiments.config import decisive, full
+from tacit.experiments.build import Parts, build, load_data
+from tacit.experiments.config import Config, decisive, full
 from tacit.experiments.result import Result
 from tacit.experiments.train import conduct
 from tacit.models.input_transform import NAME
 
 SELECTION_SEED: Final = 100
+VALIDATION_SEEDS: Final = (100,)  # of choices that are made for each row
+_KEPT: Final = 6  # federations in memory: a table goes through its seeds for one row after another
+_LOADED: Final[dict[tuple[str, int], FederatedDataset]] = {}
 ALONE: Final = Arm("open", method={"name": "local-only"})
 HEAD: Final = Arm("open", method={"name": "local-only"}, transform=LAYER, privacy={"frozen": "head"})
 """What personalization reaches without any federation: a model of one's own; a transform before a random head."""
@@ -48,9 +52,7 @@ def _cell(bench: Runner, world: World, arm: Arm, tuned: Tuned, seed: int, valida
 
     def compute() -> Cell:
         began = time.process_time()
-        parts = build(config)
-        if validation:
-            parts = parts._replace(federation=validating(parts.federation))
+        parts = build(config, _federation(config, validation))
         parts = _frozen(parts) if frozen else parts
         result = conduct(parts, full(config), None, resume=False, progress=False)
         cell = figures(result) | {"seconds": time.process_time() - began}
@@ -59,6 +61,17 @@ def _cell(bench: Runner, world: World, arm: Arm, tuned: Tuned, seed: int, valida
         return cell
 
     return bench.cell(key, compute)
+
+
+def _federation(config: Config, validation: bool) -> FederatedDataset:
+    """Loaded once for all cells that share it."""
+    data = full(config)["data"]
+    key = (json.dumps(data, sort_keys=True), data.get("seed") or config.seed)
+    if key not in _LOADED:
+        while len(_LOADED) >= _KEPT:
+            del _LOADED[next(iter(_LOADED))]
+        _LOADED[key] = load_data(config)
+    return validating(_LOADED[key]) if validation else _LOADED[key]
 
 
 def described(arm: Arm) -> str:
@@ -94,6 +107,7 @@ def figures(result: Result) -> Cell:
         "worst": personal.worst_decile,
         "whole": float(result.scores.common or np.nan),
         "shared_on_own": shared.mean,
+        "shared_worst": shared.worst_decile,
         "spent": dict(epsilons),
         "emd": None if spread is None else float(spread.mean),
         "losses": _path(result, "common_loss"),

@@ -36,7 +36,7 @@ def make(bench: Runner) -> list[Part]:
 def kept(bench: Runner, table: Table) -> tuple[list[Row], list[Row]] | None:
     """The table's rows and training alone over as many seeds as have been run: whole, or as far as its page goes."""
     sizes = (table.lines, [line for line in table.lines if table.few(line)])
-    for lines, seeds in ((lines, seeds) for lines in sizes for seeds in range(bench.seeds, 0, -1)):
+    for lines, seeds in ((lines, seeds) for lines in sizes for seeds in range(max(bench.seeds, table.seeds), 0, -1)):
         with suppress(NotRun):
             some = replace(bench, seeds=seeds, only_kept=True)
             return run(some, lines), run(replace(some, seeds=1), baselines(lines))
@@ -49,8 +49,8 @@ def _line(name: str, table: Table, found: tuple[list[Row], list[Row]] | None) ->
         return [title, "not run", *[""] * (len(HEADS) - 2)]
     rows, alone = found
     printed = [(row.line.paper, row.mean("own")) for row in rows if row.line.paper is not None]
-    layered = [row for row in rows if row.line.arm.transform is not None]
-    reached = {id(row): next(each.mean("own") for each in alone if each.line.world == row.line.world) for row in rows}
+    layered = [row for row in rows if row.line.layered]
+    reached = {id(row): next(each.mean("own") for each in alone if each.line.world == row.line.beside) for row in rows}
     above = sum(row.mean("own") > reached[id(row)] for row in layered)
     return [
         title,
@@ -72,11 +72,12 @@ def _gain(rows: Sequence[Row], which: str) -> str:
 _ABOUT: Final = """(a): each client's own model on test rows of its own classes, after the last round, as the authors
 measure it (they take the best round on test rows). (b): the shared model on the whole test set, transforms reset. Every
 epsilon is composed over all rounds with one clip for the whole upload; the authors clip and noise every tensor and
-account one. A target that names a figure stands on the page of its data: [CLIP features](privatefl-cifar10-clip.md),
+account one. Table 11 at client level and CH-MNIST send class means of few numbers (`prototypes`). A target that names a figure stands on the page of its data: [CLIP features](privatefl-cifar10-clip.md),
 [MNIST](privatefl-mnist.md), [noise in shares](privatefl-distributed.md)."""
 _FIGURES: Final = """Figures: [1](privatefl-figure-1.md), [3](privatefl-figure-3.md), [5](privatefl-figure-5.md),
 [6](privatefl-figure-6.md), [7](privatefl-figure-7.md), [8](privatefl-figure-8.md); samples before and after the
-transform: [9 and 10](privatefl-pictures.md). Settings and what was tried beside them:
+transform: [9, of MNIST](privatefl-pictures.md). [CH-MNIST](privatefl-chmnist.md) and all of [Table
+6](privatefl-table-6.md) through encoders. [The authors' own epsilon](privatefl-as-published.md), as it holds. Settings and what was tried beside them:
 [selection](privatefl-selection.md). One task under every plan: [trust models](privatefl-trust-models.md)."""
 
 REPRODUCTION: Final = Reproduction(

@@ -1,17 +1,21 @@
 """A page for each of the paper's other tables: its rows, training alone beside them, and what that says of the gain."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from papers.bench import Reproduction, Runner
 from papers.page import Part
 from papers.privatefl.cell import ALONE
-from papers.privatefl.tables import TABLES, Table
+from papers.privatefl.tables import LAYERED, TABLES, Table
 from papers.privatefl.tuned import OWN
 from papers.privatefl.views import CHOSEN_ONCE, PART, WAYS, Line, Row, run, settings, table
 
 NOTE: Final = CHOSEN_ONCE.format("row")
+BY_ROW: Final = """Settings of rows on few components were chosen at each epsilon, by (a) of the shared model on
+validation rows of a seed that is not reported, among the two that `papers/privatefl/few_numbers.py` lists; the
+others:"""
 
 
 def make(tables: Sequence[Table], bench: Runner) -> list[Part]:
@@ -19,27 +23,29 @@ def make(tables: Sequence[Table], bench: Runner) -> list[Part]:
     every: list[Row] = []
     for each in tables:
         lines = [line for line in each.lines if bench.full or each.few(line)]
-        rows, alone = run(bench, lines), run(bench, baselines(lines))
+        seeded = replace(bench, seeds=max(bench.seeds, each.seeds))
+        rows, alone = run(seeded, lines), run(seeded, baselines(lines))
         part = PART if len(lines) < len(each.lines) else ""
         said = [text for text in (gained(rows), verdict(rows, alone), part) if text]
         parts += [table(each.title, [*rows, *alone], each.note), " ".join(said)]
         every += [*rows, *alone]
-    return [*parts, settings(every, NOTE)]
+    chosen = any(line.options for each in tables for line in each.lines)
+    return [*parts, settings(every, f"{BY_ROW} {NOTE}" if chosen else NOTE)]
 
 
 def baselines(lines: Sequence[Line]) -> list[Line]:
     """Training alone, once for every world among the lines."""
     first: list[Line] = []
     for line in lines:
-        if all(line.world != other.world for other in first):
+        if all(line.beside != other.beside for other in first):
             first.append(line)
     several = len(first) > 1
     return [
         Line(
             "(c) training alone" + f": {line.name.partition(',')[0]}" * several,
-            line.world,
+            line.beside,
             ALONE,
-            OWN.get(line.world.name, line.tuned),
+            OWN.get(line.beside.name, line.tuned),
         )
         for line in first
     ]
@@ -47,12 +53,14 @@ def baselines(lines: Sequence[Line]) -> list[Line]:
 
 def pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Rows that differ in the transform alone: without and with it."""
-    plain = {_but_transform(row): row for row in rows if row.line.arm.transform is None}
-    layered = [(_but_transform(row), row) for row in rows if row.line.arm.transform is not None]
+    plain = {_but_transform(row): row for row in rows if not row.line.layered}
+    layered = [(_but_transform(row), row) for row in rows if row.line.layered]
     return [(plain[key], row) for key, row in layered if key in plain]
 
 
 def _but_transform(row: Row) -> tuple[str, str, str]:
+    if row.line.home is not None:  # each was chosen by itself: they have their name in common
+        return row.line.home.name, "", row.line.name.removesuffix(LAYERED)
     arm = row.line.arm.changed(transform=None)
     return row.line.world.name, repr(row.line.world.data), f"{row.line.world.clients} {arm}"
 
@@ -72,8 +80,8 @@ def gained(rows: Sequence[Row]) -> str:
 
 def verdict(rows: Sequence[Row], alone: Sequence[Row]) -> str:
     """In plain words: how much of what a transform gains a client has without any federation."""
-    reached = {id(row): next(a.mean("own") for a in alone if a.line.world == row.line.world) for row in rows}
-    layered = [row for row in rows if row.line.arm.transform is not None]
+    reached = {id(row): next(a.mean("own") for a in alone if a.line.world == row.line.beside) for row in rows}
+    layered = [row for row in rows if row.line.layered]
     above = [row for row in layered if row.mean("own") > reached[id(row)]]
     told = "what the transform gains in (a) is personalization, which a client has without any federation."
     if not above:

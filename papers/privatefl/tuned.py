@@ -79,6 +79,7 @@ OWN: Final[Mapping[str, Tuned]] = {
     "location30": Tuned(rounds=20, lr=0.5),
     "cifar10-clip": Tuned(rounds=20, lr=0.1),
     "writers": Tuned(rounds=20, lr=0.1, batch=20),
+    "chmnist-effnet-projected": Tuned(rounds=20, lr=1.0),
 }
 """Of training alone; not tuned."""
 

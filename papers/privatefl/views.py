@@ -1,14 +1,14 @@
 """What a page of PrivateFL shows: every accuracy in the ways that `privatefl_cell` names, beside the paper's one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from papers.bench import Cell, Runner
 from papers.page import Results, plus_minus
-from papers.privatefl.cell import measure
+from papers.privatefl.cell import VALIDATION_SEEDS, measure, validate
 from papers.privatefl.recipe import Arm, Tuned, World
 
 HEADS: Final = (
@@ -42,6 +42,17 @@ class Line:
     tuned: Tuned
     paper: float | None = None
     emd: float | None = None  # the paper's heterogeneity, where it prints one
+    options: Sequence["Line"] = ()  # instead of itself: the one that is best on validation rows
+    shared: bool = False  # (a) is that of the shared model, without what a client tunes on top of it
+    home: World | None = None  # whose training alone it stands beside, if not its own world's
+
+    @property
+    def beside(self) -> World:
+        return self.home or self.world
+
+    @property
+    def layered(self) -> bool:
+        return self.arm.transform is not None and not self.shared
 
 
 @dataclass(frozen=True)
@@ -65,10 +76,30 @@ class Row:
 
 
 def run(bench: Runner, lines: Sequence[Line]) -> list[Row]:
-    return [
-        Row(line, [measure(bench, line.world, line.arm, line.tuned, seed) for seed in range(bench.seeds)])
-        for line in lines
-    ]
+    return [_row(bench, choose(bench, line)) for line in lines]
+
+
+def _row(bench: Runner, line: Line) -> Row:
+    cells = [measure(bench, line.world, line.arm, line.tuned, seed) for seed in range(bench.seeds)]
+    return Row(line, [_of_shared(cell) for cell in cells] if line.shared else cells)
+
+
+def _of_shared(cell: Cell) -> Cell:
+    return cell | {"own": cell["shared_on_own"], "worst": cell["shared_worst"]}
+
+
+def choose(bench: Runner, line: Line) -> Line:
+    """The line with the settings of its best option: by (a) of the shared model on validation rows."""
+    if not line.options:
+        return line
+
+    def score(option: Line) -> float:
+        cells = [validate(bench, option.world, option.arm, option.tuned, seed) for seed in VALIDATION_SEEDS]
+        return float(np.mean([cell["shared_on_own"] for cell in cells]))
+
+    best = max(line.options, key=score)
+    arm = line.arm.changed(method=best.arm.method)
+    return replace(line, world=best.world, arm=arm, tuned=replace(best.tuned, rounds=line.tuned.rounds), options=())
 
 
 def table(title: str, rows: Sequence[Row], note: str = "") -> Results:
@@ -127,11 +158,27 @@ def settings(rows: Sequence[Row], note: str = CHOSEN, names: Sequence[str] | Non
             f"{t.pace:g}",
         )
         seconds = np.median([cell["seconds"] for cell in row.cells])
-        lines.append([name, *map(str, numbers), f"{seconds:.0f}"])
-    heads = ["", "rounds", "lr", "clip", "batch", "epochs", "server lr", "rate", "pace", "processor seconds"]
+        lines.append([name, _method_of(row.line), *map(str, numbers), f"{seconds:.1f}"])
+    heads = ["", "method", "rounds", "lr", "clip", "batch", "epochs", "server lr", "rate", "pace", "processor seconds"]
     return Results("Settings", heads, lines, f"{note} {_seeds(rows)}")
+
+
+def _method_of(line: Line) -> str:
+    """What is not in the other columns: the projection, the model, the method's own options."""
+    how = line.world.data.get("normalise", {})
+    model = {**line.world.model, **line.arm.model}
+    inputs = f"{how['project']} components" if "project" in how else ""
+    inputs += f", whitened {how['whiten']:g}" if "whiten" in how else ""
+    network = "-".join(map(str, model.get("hidden", ()))) if model["name"] == "mlp" else ""
+    base = line.arm.method.get("base", line.arm.method["name"])
+    own = [f"{key} {line.arm.method[key]:g}" for key in ("offset", "sharpness", "passes") if key in line.arm.method]
+    return ", ".join(each for each in (str(base), inputs, network, *own) if each)
 
 
 def _seeds(rows: Sequence[Row]) -> str:
     most = max(len(row.cells) for row in rows)
-    return "One seed: no spread is known." if most == 1 else f"{most} seeds; ± is their standard deviation."
+    if most == 1:
+        return "One seed: no spread is known."
+    fewest = min(len(row.cells) for row in rows)
+    said = f"{most} seeds" if fewest == most else f"{most} seeds where a figure has ±, else {fewest}"
+    return f"{said}; ± is the standard deviation over seeds."

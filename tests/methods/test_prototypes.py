@@ -90,8 +90,12 @@ def test_tuning_of_some_parameters_leaves_the_others_alone() -> None:
     tuned = tree.strip("tuned", method.adapt(view, {}, site()))
     moved = {name for name, leaf in tuned.items() if not torch.equal(leaf, START[name])}
     assert moved == {"norm.weight", "norm.bias"}
+    twice = tree.strip("tuned", FineTuned(tuning=LocalSgd(0.5), passes=2).adapt(view, {}, site()))
+    again = tree.strip("tuned", FineTuned(tuning=LocalSgd(0.5)).adapt(view, {}, site()))
+    again = tree.strip("tuned", FineTuned(tuning=LocalSgd(0.5)).adapt(Shared(again), {}, site()))
+    assert all(torch.equal(leaf, again[name]) for name, leaf in twice.items())
     with pytest.raises(TacitError, match="no parameter has 'transform'"):
-        FineTuned(only=("transform",)).init(START)
+        FineTuned(only=("transform",)).join(view, START)
 
 
 def test_a_file_asks_for_prototypes_on_few_numbers_with_a_transform_that_is_tuned_on_the_client() -> None:

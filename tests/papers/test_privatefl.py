@@ -10,15 +10,17 @@ from rich.console import Console
 
 from papers.bench import REGISTRY, Runner, find
 from papers.page import Picture, Results
-from papers.privatefl import encoding, table_pages
+from papers.privatefl import encoding, few_numbers, table_pages
 from papers.privatefl import reproduce as pages
+from papers.privatefl.as_published import renyi_epsilon, true_epsilon
 from papers.privatefl.cell import ALONE, HEAD, measure
 from papers.privatefl.curves import LAYERED, OWN, PLAIN, Figure, Series, View, make, told
 from papers.privatefl.figures import FIGURES
 from papers.privatefl.recipe import LAYER, Arm, Tuned, World, experiment
+from papers.privatefl.table_6 import ENCODERS
 from papers.privatefl.tables import TABLES
 from papers.privatefl.tuned import TRIED
-from papers.privatefl.views import Line, Row
+from papers.privatefl.views import Line, Row, choose
 from tacit.experiments.build import build_privacy, method_of
 
 SMALL = World("digits", {"source": "digits", "test": "matched"}, {"name": "softmax"}, clients=10)
@@ -150,3 +152,26 @@ def test_the_overview_runs_nothing_and_says_so(bench: Runner) -> None:
     tables = [part for part in overview if isinstance(part, Results)]
     assert [table.title for table in tables] == ["Client-level", "Record-level"]
     assert {row[1] for table in tables for row in table.rows} == {"not run"}
+
+
+def test_one_tensor_costs_no_more_than_claimed_and_several_cost_more() -> None:
+    assert true_epsilon(2.0, 1) < 2.0 < true_epsilon(2.0, 2) < true_epsilon(2.0, 22)
+    assert (round(true_epsilon(8.0, 3), 2), round(true_epsilon(2.0, 22), 1)) == (15.14, 12.6)
+    assert renyi_epsilon(0.5) > 0
+
+
+def test_a_row_takes_the_settings_of_the_option_that_is_best_on_validation_rows(bench: Runner) -> None:
+    world = few_numbers.projected(SMALL, 8, public=200)
+    arm = Arm("central", 8.0)
+    poor, good = (few_numbers.prototypes(arm, world, Tuned(1, 0.1, clip, 1024), 0.3) for clip in (1000.0, 0.5))
+    plain, layered = few_numbers.prototype_pair("row", SMALL, (None, None), poor, [poor, good])
+    assert choose(bench, plain).tuned == good.tuned
+    assert (plain.layered, layered.layered) == (False, True)
+    assert plain.beside == SMALL
+
+
+def test_every_figure_of_table_6_is_there_and_is_an_experiment() -> None:
+    assert sum(len(row) - 1 for each in ENCODERS for block in (each.central, each.record) for row in block) == 120
+    for encoder in ENCODERS:
+        line = few_numbers.prototypes(Arm("record", 2.0), encoder.world, QUICK, 0.3)
+        assert experiment(line.world, line.arm, line.tuned, 0).method.get("base") == "prototypes"

@@ -377,15 +377,17 @@ def export(
 def encode(
     images: Annotated[Path, typer.Argument(help="An .npz with x and y, or x_train, y_train, x_test, y_test.")],
     features: Annotated[Path, typer.Argument(help="The .npz to write.")],
-    model: Annotated[str, typer.Option(help="A CLIP of the hub, or a local folder.")] = "openai/clip-vit-base-patch32",
+    model: Annotated[
+        str, typer.Option(help="A CLIP of the hub, or a local folder; efficientnet-lite0; or package.module:function.")
+    ] = "openai/clip-vit-base-patch32",
     statistics: Annotated[
         bool, typer.Option("--statistics", help="Write mean and std of the features alone, of public images.")
     ] = False,
 ) -> None:
-    """Turn images into the features of a frozen CLIP, for a linear head."""
-    from tacit.data.encoders import clip_encoder, encode_file
+    """Turn images into the features of a frozen encoder that was trained elsewhere, for a small head."""
+    from tacit.data.encoders import encode_file, find_encoder
 
-    shapes = encode_file(images, features, clip_encoder(model), statistics)
+    shapes = encode_file(images, features, find_encoder(model), statistics)
     typer.echo(f"{features}: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
 
 

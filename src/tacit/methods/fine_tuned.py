@@ -21,6 +21,10 @@ class FineTuned(Method):
         base: the method that trains the shared model.
         tuning: of the local training before a client predicts.
         only: tuned are parameters with one of these in their name, for example a personal transform; () tunes all.
+        passes: how often the tuning goes through a round's steps.
+
+    Raises:
+        TacitError: no pass; and in a run, a name in `only` that no parameter has.
 
     Example:
         >>> import tacit
@@ -31,14 +35,19 @@ class FineTuned(Method):
     base: Method = field(default_factory=FedAvg, metadata=INLINE)
     tuning: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
     only: tuple[str, ...] = ()
+    passes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.passes < 1:
+            raise TacitError(f"passes must be at least 1, not {self.passes}")
 
     def init(self, params: Tree) -> Server:
-        for name in self.only:
-            if not any(name in leaf for leaf in params):
-                raise TacitError(f"no parameter has '{name}' in its name: the model has {', '.join(params)}")
         return self.base.init(params)
 
     def join(self, view: Shared, start: Tree) -> Tree:
+        for name in self.only:
+            if not any(name in leaf for leaf in start):
+                raise TacitError(f"no parameter has '{name}' in its name: the model has {', '.join(start)}")
         return self.base.join(view, start)
 
     def client(self, view: Shared, state: Tree, site: Site) -> Reply:
@@ -52,7 +61,9 @@ class FineTuned(Method):
         return self.base.adapt_epochs
 
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
-        tuned = self.tuning.run(view.model, self._held(site), site.grad)
+        tuned, here = view.model, self._held(site)
+        for _ in range(self.passes):
+            tuned = self.tuning.run(tuned, here, site.grad)
         return tree.prefix("base", self.base.adapt(view, state, site)) | tree.prefix("tuned", tuned)
 
     def predict(self, task: Task, view: Shared, state: Tree, x: Tensor) -> Tensor:
