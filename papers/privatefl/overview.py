@@ -72,13 +72,14 @@ def _gain(rows: Sequence[Row], which: str) -> str:
 _ABOUT: Final = """(a): each client's own model on test rows of its own classes, after the last round, as the authors
 measure it (they take the best round on test rows). (b): the shared model on the whole test set, transforms reset. Every
 epsilon is composed over all rounds with one clip for the whole upload; the authors clip and noise every tensor and
-account one. Table 11 at client level and CH-MNIST send class means of few numbers (`prototypes`). A target that names a figure stands on the page of its data: [CLIP features](privatefl-cifar10-clip.md),
+account one. Table 11 at client level and CH-MNIST send class means of few numbers (`prototypes`).
+A target that names a figure stands on the page of its data: [CLIP features](privatefl-cifar10-clip.md),
 [MNIST](privatefl-mnist.md), [noise in shares](privatefl-distributed.md)."""
 _FIGURES: Final = """Figures: [1](privatefl-figure-1.md), [3](privatefl-figure-3.md), [5](privatefl-figure-5.md),
 [6](privatefl-figure-6.md), [7](privatefl-figure-7.md), [8](privatefl-figure-8.md); samples before and after the
 transform: [9, of MNIST](privatefl-pictures.md). [CH-MNIST](privatefl-chmnist.md) and all of [Table
-6](privatefl-table-6.md) through encoders. [The authors' own epsilon](privatefl-as-published.md), as it holds. Settings and what was tried beside them:
-[selection](privatefl-selection.md). One task under every plan: [trust models](privatefl-trust-models.md)."""
+6](privatefl-table-6.md) through encoders. [The authors' own epsilon](privatefl-as-published.md), as it holds.
+Settings and what was tried beside them: [selection](privatefl-selection.md). One task under every plan: [trust models](privatefl-trust-models.md)."""
 
 REPRODUCTION: Final = Reproduction(
     "privatefl",
