@@ -79,7 +79,8 @@ _FIGURES: Final = """Figures: [1](privatefl-figure-1.md), [3](privatefl-figure-3
 [6](privatefl-figure-6.md), [7](privatefl-figure-7.md), [8](privatefl-figure-8.md); samples before and after the
 transform: [9, of MNIST](privatefl-pictures.md). [CH-MNIST](privatefl-chmnist.md) and all of [Table
 6](privatefl-table-6.md) through encoders. [The authors' own epsilon](privatefl-as-published.md), as it holds.
-Settings and what was tried beside them: [selection](privatefl-selection.md). One task under every plan: [trust models](privatefl-trust-models.md)."""
+Settings and what was tried beside them: [selection](privatefl-selection.md). One task under every plan: [trust
+models](privatefl-trust-models.md)."""
 
 REPRODUCTION: Final = Reproduction(
     "privatefl",
