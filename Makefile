@@ -16,6 +16,7 @@ help:
 	@echo "make scaling      time and memory against cohort, population, parameters, local steps, threads"
 	@echo "make bench-scale  100,000 clients: memory and time a round"
 	@echo "make federation   a real federation on loopback: parity, faults, hostile node, outsiders; about an hour"
+	@echo "make notebooks    every tutorial and how-to as a notebook, executed, in build/notebooks"
 	@echo "make reproduce    list the papers' tables and figures; NAME=fedhdp/mnist measures one again"
 	@echo "make crash        kill a run at 20 random moments and resume it each time"
 	@echo "make audits       attack whole runs, twelve honest and five with a planted fault"
@@ -84,6 +85,10 @@ federation: $(STAMP)
 	$(BIN)/python -m benchmarks.federation.neighbour
 	$(BIN)/python -m benchmarks.federation.quiet
 	$(BIN)/python -m benchmarks.federation.page
+
+notebooks: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[notebooks]'
+	OMP_NUM_THREADS=1 $(BIN)/python docs/make_notebooks.py
 
 reproduce: $(STAMP)
 	$(BIN)/python -m papers $(if $(NAME),run $(NAME) $(ARGS),list)

@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "share as text": (lambda: ANY.Among("0.1", 3), "share='0.1'"),
     "clip as text": (lambda: ANY.Central(clip="1.0"), "'1.0'"),
     "clip true": (lambda: ANY.Central(clip=True), "clip=True"),
-    "clip that is no clip": (lambda: ANY.Grouped(clip=tacit.Poisson(0.1)), "give a Clip, for example Quantile("),
+    "clip that is no clip": (lambda: ANY.Grouped(clip=tacit.Poisson(0.1)), "give a Clip, for example Fixed("),
     "clip as a class": (lambda: ANY.Local(clip=tacit.Fixed), "write Fixed()"),
     "bound as text": (lambda: ANY.Fixed("1"), "bound='1'"),
     "quantile as text": (lambda: ANY.Quantile(target="0.5"), "target='0.5'"),
@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "times as text": (lambda: ANY.LimitedParticipation(5, "2"), "times='2'"),
     "dropping as text": (lambda: ANY.Availability(drop="0.1"), "drop='0.1'"),
     # methods
-    "optimizer as a number": (lambda: ANY.FedAvg(0.5), "give a LocalSgd, for example LocalSgd(lr=0.1"),
+    "optimizer as a number": (lambda: ANY.FedAvg(0.5), "give a LocalSgd, for example LocalSgd(lr=0.3"),
     "misspelt lr": (lambda: ANY.FedAvg(lrr=0.5), "did you mean 'lr'"),
     "lr twice": (lambda: ANY.FedAvg(tacit.LocalSgd(0.1), lr=0.5), "local is given, too"),
     "lr as text": (lambda: ANY.FedAvg(lr="0.5"), "lr='0.5'"),

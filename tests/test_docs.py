@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -24,12 +25,40 @@ RUNNABLE = {
 SENSING = ROOT / "docs" / "how-to" / "personal-sensing.md"  # needs real data
 
 
+NOTEBOOKS = runpy.run_path(str(ROOT / "docs" / "make_notebooks.py"), run_name="make_notebooks")
+
+
+ONLY_AS_NOTEBOOK = {"sweeps-and-trackers"}  # it starts processes, which take long
+
+
+def test_every_page_with_python_is_run_here_or_says_why_not() -> None:
+    run_here = {Path(page).stem for page in RUNNABLE} | ONLY_AS_NOTEBOOK
+    for page in NOTEBOOKS["PAGES"]:
+        assert (
+            not NOTEBOOKS["has_code"](page)
+            or page.stem in run_here
+            or NOTEBOOKS["needs_data"](page)
+            or (page.stem in NOTEBOOKS["NEEDS"])
+        ), page
+
+
+def test_the_shortest_page_runs_as_a_notebook() -> None:
+    pytest.importorskip("jupytext", reason="needs jupytext: pip install 'tacit-fl[notebooks]'")
+    pytest.importorskip("nbclient", reason="needs nbclient: pip install 'tacit-fl[notebooks]'")
+    notebook = NOTEBOOKS["convert"](ROOT / "docs" / "how-to" / "your-data-and-task.md")
+    NOTEBOOKS["execute"](notebook)
+    assert any(cell.get("outputs") for cell in notebook.cells)
+
+
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("page", RUNNABLE)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     exec("\n".join(blocks(ROOT / page, "python")), {"__name__": "page"})
     assert RUNNABLE[page] in capsys.readouterr().out
 

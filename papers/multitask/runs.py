@@ -19,7 +19,7 @@ from tacit.privacy.ledger.budget import BudgetTracker
 from tacit.privacy.ledger.ledger import Charge, Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
-from tacit.privacy.mechanisms.clipping import Fixed
+from tacit.privacy.mechanisms.clipping import Fixed, Quantile
 from tacit.rounds.assemble import Privacy, Training, assemble
 from tacit.rounds.loop import Run, Schedule
 from tacit.sampling.availability import Availability
@@ -79,7 +79,7 @@ def grouped(method: Method, epsilon: float, delta: float, opted_out: float, roun
     """A trusted server; `opted_out` is the share of people without privacy (FedHDP's menu of two)."""
     levels = (Level("private", epsilon=epsilon, delta=delta), Level("open"))
     # weighed alike, those who opted out would change nothing: the same noise lies on the same sum
-    privacy = Privacy(plans.Grouped(ratio=0.1 if opted_out else 1.0), levels, {"open": opted_out})
+    privacy = Privacy(plans.Grouped(Quantile(), ratio=0.1 if opted_out else 1.0), levels, {"open": opted_out})
     return Recipe(method, rounds, privacy, rate=0.5, centre=0.0)
 
 

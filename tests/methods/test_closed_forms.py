@@ -113,7 +113,7 @@ def test_server_momentum_is_heavy_ball() -> None:
 def test_fedavg_uploads_the_difference_that_local_sgd_made() -> None:
     here = site()
     moved = tree.sub(trained_by_torch(here, lr=0.1), START)
-    assert largest_difference(reply(FedAvg(), here).upload.model, moved) < 1e-12
+    assert largest_difference(reply(FedAvg(LocalSgd(0.1)), here).upload.model, moved) < 1e-12
 
 
 def test_fedavg_server_adds_the_mean() -> None:
@@ -122,7 +122,7 @@ def test_fedavg_server_adds_the_mean() -> None:
 
 
 def test_ditto_with_strength_zero_is_local_training() -> None:
-    ditto, alone = Ditto(strength=0.0), LocalOnly()
+    ditto, alone = Ditto(strength=0.0, personal=LocalSgd(0.1)), LocalOnly(LocalSgd(0.1))
     assert largest_difference(tree.strip("personal", reply(ditto, site()).state), reply(alone, site()).state) == 0
 
 
@@ -145,7 +145,8 @@ def test_ditto_does_not_change_the_shared_model() -> None:
 
 
 def test_scaffold_with_zero_controls_is_fedavg() -> None:
-    assert largest_difference(reply(Scaffold(), site()).upload.model, reply(FedAvg(), site()).upload.model) < 1e-15
+    plain = reply(FedAvg(LocalSgd(0.1)), site()).upload.model
+    assert largest_difference(reply(Scaffold(lr=0.1), site()).upload.model, plain) < 1e-15
 
 
 def test_scaffolds_control_is_the_mean_gradient_of_the_round() -> None:

@@ -98,8 +98,9 @@ def test_a_personal_model_that_stayed_behind_gives_way_to_the_shared_one() -> No
 def test_personal_epochs_go_over_a_rounds_batches_so_many_times() -> None:
     x = rows()
     here = site(learnable(x), x, 3)
-    twice = Ditto(strength=0.0, personal_epochs=2).client(Shared(SHARED), Ditto().join(Shared(SHARED), SHARED), here)
-    plain = LocalSgd().run(LocalSgd().run(SHARED, here, here.grad), here, here.grad)
+    sgd, start = LocalSgd(0.1), Ditto().join(Shared(SHARED), SHARED)
+    twice = Ditto(strength=0.0, personal=sgd, personal_epochs=2).client(Shared(SHARED), start, here)
+    plain = sgd.run(sgd.run(SHARED, here, here.grad), here, here.grad)
     assert largest_difference(tree.strip("personal", twice.state), plain) == 0
 
 

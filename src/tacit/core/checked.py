@@ -186,6 +186,7 @@ def _keywords(declared: "Field[Any]") -> Sequence[str]:
     """The further keywords that stand for a field, those of fields in it included."""
     extra = tuple(declared.metadata.get("keywords", ()))
     kind: Any = declared.default_factory
+    kind = kind.func if isinstance(kind, functools.partial) else kind  # a class with another default of its own here
     if not declared.metadata.get("inline") or not isinstance(kind, type):
         return extra
     inner: Fields = getattr(kind, "__dataclass_fields__", {})

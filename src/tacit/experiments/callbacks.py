@@ -9,24 +9,18 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tacit.core.registry import Registry
 from tacit.errors import TacitError
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.plan import Plan
 from tacit.report.facts import Facts
-from tacit.report.metrics import ALL, CHARGES, Metrics, Row, label, score_rows
+from tacit.report.metrics import ALL, CHARGES, KEPT, Metrics, Row, label, score_rows
 from tacit.report.spending import Spent
-from tacit.report.wording import number
 from tacit.rounds.evaluate import Scores
 from tacit.rounds.round import Report
 
@@ -330,9 +324,6 @@ def _flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return flat
 
 
-_SHARE = 0.02  # of the time of a run, for telling on its bar what it has spent
-
-
 class Recorder:
     """Writes down every evaluation; on disk before the round's checkpoint is."""
 
@@ -348,6 +339,8 @@ class Recorder:
         if report.heterogeneity is not None:
             spread = zip(("loss_distance_mean", "loss_distance_std"), report.heterogeneity, strict=True)
             self.metrics.append(Row(report.round, ALL, name, value) for name, value in spread)
+        if report.kept is not None:
+            self.metrics.append([Row(report.round, ALL, KEPT, report.kept)])
         if report.weights is not None:
             names = zip(self._facts.levels, report.weights, strict=True)
             self.metrics.append(Row(report.round, label(level), "weight", weight) for level, weight in names)
@@ -372,60 +365,6 @@ class Promises:
         if report.plan.setting.choices is not self._plan.setting.choices:
             self._plan = report.plan
             self._keep(report.plan)
-
-
-class Bar:
-    """A line on the terminal or in a notebook: round, metric, clip bound, epsilon by level; nothing elsewhere.
-
-    `spent` asks the ledger, under the plan of the last round. That takes time, of which a small share of the run's is
-    given to it: the figure says after which round it was asked for.
-    """
-
-    def __init__(
-        self, spent: Callable[[Plan], Mapping[str, Spent]], name: str, rounds: int, console: Console | None = None
-    ) -> None:
-        self._spent = spent
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[status]}", style="dim"),
-            console=console or Console(stderr=True),
-            transient=True,
-        )
-        shown = self._progress.console
-        self._progress.disable = not (shown.is_terminal or (shown.is_jupyter and find_spec("ipywidgets")))
-        self._task = self._progress.add_task(name, total=rounds, status="")
-        self._measured, self._privacy = "", ""
-        self._began, self._asking = time.perf_counter(), 0.0
-
-    def __enter__(self) -> "Bar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def after_round(self, report: Report) -> None:
-        if report.scores is not None:
-            personal = report.scores.summary("personal").mean
-            self._measured = f"personal {report.scores.metric.name} {personal:.3f}"
-        if not self._progress.disable:
-            self._ask(report)
-        self._progress.update(self._task, completed=report.round, status=self._status(report))
-
-    def _ask(self, report: Report) -> None:
-        began = time.perf_counter()
-        if self._asking > _SHARE * (began - self._began) and report.round < report.rounds:
-            return
-        parts = [f"{level} eps {number(next(iter(by.values())))}" for level, by in self._spent(report.plan).items()]
-        self._privacy = f"{', '.join(parts)} after round {report.round}" if parts else ""
-        self._asking += time.perf_counter() - began
-
-    def _status(self, report: Report) -> str:
-        bound = "" if report.bound is None else f"clip {report.bound:.3g}"
-        return "  ".join(part for part in (self._measured, bound, self._privacy) if part)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,13 +174,13 @@ class Result:
         return f"Result({facts.name}: {facts.method}, plan {facts.plan}, {self.findings.done} of {facts.rounds} rounds)"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the run's page, guarantees first, in a frame of its own."""
-        from tacit.report.html import page
+        """In a notebook: the table, a chart of the metric over rounds, and the guarantees in words."""
+        from tacit.report.html import notebook_cell
 
-        return f'<iframe srcdoc="{escape(page([self.findings]))}" style="width:100%;height:640px;border:0"></iframe>'
+        return notebook_cell(self.findings)
 
     def __str__(self) -> str:
-        console = Console(width=120, color_system=None, force_terminal=False, markup=False)
+        console = Console(width=120, color_system=None, force_terminal=False, force_jupyter=False, markup=False)
         with console.capture() as caught:
             console.print(self)
         return caught.get().rstrip("\n")

@@ -19,7 +19,6 @@ from tacit.errors import TacitError
 from tacit.experiments import run_dir
 from tacit.experiments.build import Parts, build
 from tacit.experiments.callbacks import (
-    Bar,
     Callback,
     Callbacks,
     Logging,
@@ -30,6 +29,7 @@ from tacit.experiments.callbacks import (
     trackers,
 )
 from tacit.experiments.config import Config, full, parse
+from tacit.experiments.progress_bar import Bar
 from tacit.experiments.result import Result
 from tacit.experiments.run_dir import describe, identity
 from tacit.experiments.toml import dumps

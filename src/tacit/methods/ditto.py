@@ -1,6 +1,7 @@
 """Ditto (Li et al. 2021), the personalization of FeO2 and FedHDP: a personal model held near the shared one."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 import torch
@@ -45,8 +46,8 @@ class Ditto(Method):
     """
 
     base: Method = field(default_factory=FedAvg, metadata=INLINE)
-    strength: float | tuple[float, ...] | Literal["optimal"] = 0.1
-    personal: LocalSgd = field(default_factory=LocalSgd, metadata=INLINE)
+    strength: float | tuple[float, ...] | Literal["optimal"] = 1.0  # chosen with the next: docs/decisions
+    personal: LocalSgd = field(default_factory=partial(LocalSgd, lr=0.1), metadata=INLINE)
     personal_epochs: int = 1
     solve_epochs: int = 0
 

@@ -41,7 +41,7 @@ class LocalSgd:
         0.9
     """
 
-    lr: float = 0.1
+    lr: float = 0.3  # chosen on ten federations: docs/decisions
     momentum: float = 0.0
     weight_decay: float = 0.0
     decay: float = 1.0

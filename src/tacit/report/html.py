@@ -4,6 +4,7 @@
 """
 
 import json
+import secrets
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -16,9 +17,9 @@ from tacit.core.files import storage, write_atomically
 from tacit.errors import TacitError
 from tacit.privacy.ledger.statement import SIMULATION
 from tacit.report import wording
-from tacit.report.charts import MEASURED, Legend, figures
+from tacit.report.charts import MEASURED, Legend, accuracy, figures
 from tacit.report.facts import Promise
-from tacit.report.figures import NEUTRAL, Figure, Panel
+from tacit.report.figures import NEUTRAL, Figure, Panel, svg
 from tacit.report.figures import write_png as write_image
 from tacit.report.metrics import ALL, label
 from tacit.report.page import Card, Look, document, dot, mark, scroll, sections
@@ -41,6 +42,26 @@ def page(runs: Sequence[RunSummary]) -> str:
     return document(" beside ".join(findings.title for findings in runs), "".join(body))
 
 
+def notebook_cell(findings: RunSummary) -> str:
+    """One run as the output of a notebook's cell: its table, its metric over rounds, its guarantees. Without a script,
+    so that it is seen wherever notebooks are shown."""
+    legend = Legend.of([findings])
+    figure = accuracy([findings], legend)
+    name = f"result-{secrets.token_hex(4)}"  # a notebook may show many
+    charts = "".join(f'<div style="max-width:530px">{svg(panel, name).svg}</div>' for panel in figure.panels)
+    lines = "".join(f"<p>{escape(line)}</p>" for line in findings.lines())
+    return f'<div class="tacit-result"><style>{_CELL_CSS}</style>{_figures([findings], legend)}{charts}{lines}</div>'
+
+
+_CELL_CSS: Final = """
+.tacit-result { --line: #9995; --paper: transparent; --quiet: #777; }
+.tacit-result h2 { font-size: 16px; margin: 4px 0; } .tacit-result p { margin: 4px 0; max-width: 100ch; }
+.tacit-result .dot { display: inline-block; width: 10px; height: 10px; border-radius: 50%; margin-right: 7px; }
+.tacit-result .n { text-align: right; } .tacit-result .mark { font-size: 12px; font-weight: 400; }
+.tacit-result svg { width: 100%; height: auto; }
+"""
+
+
 def _head(runs: Sequence[RunSummary]) -> str:
     title = ", ".join(findings.title for findings in runs)
     told = [(findings, text) for findings in runs for text in _alerts(findings)]
@@ -49,7 +70,8 @@ def _head(runs: Sequence[RunSummary]) -> str:
 
 
 def _alerts(findings: RunSummary) -> list[str]:
-    return [text for text in (findings.standing, wording.warning(findings.epsilons), findings.timing) if text]
+    told = (findings.standing, wording.warning(findings.epsilons), findings.timing, findings.clipped)
+    return [text for text in told if text]
 
 
 def _about(findings: RunSummary, runs: Sequence[RunSummary]) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ALL = "all"
 """The level of what concerns every client. A level of that name is told apart by a trailing underscore."""
 CHARGES = "charges"
+KEPT = "kept_length"  # share of an update's length that the clip leaves
 WHICH = ("shared", "personal")
 STATISTICS = ("mean", "variance", "worst_decile")
 

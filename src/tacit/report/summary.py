@@ -18,7 +18,7 @@ from tacit.privacy.ledger.statement import statement
 from tacit.report import wording
 from tacit.report.facts import Facts
 from tacit.report.integrity import UNBOUND, open_ledger
-from tacit.report.metrics import ALL, Row, frame, label, read
+from tacit.report.metrics import ALL, KEPT, Row, frame, label, read
 from tacit.report.run_folder import Folder, epochs_in, existing, recomputed
 from tacit.report.spending import Spending, Spent
 
@@ -143,6 +143,7 @@ class RunSummary:
             self.devices,
             self.standing,
             wording.warning(self.epsilons),
+            self.clipped,
         ]
         return [line for line in told if line]
 
@@ -152,6 +153,12 @@ class RunSummary:
         if self.done >= self.facts.rounds and self.stopped is None:
             return None
         return f"Ended after {self.done} of {self.facts.rounds} rounds: {self.stopped or INTERRUPTED}."
+
+    @property
+    def clipped(self) -> str | None:
+        """A warning, where the clip left less than a tenth of the updates' length when it was last measured."""
+        kept = self.value(ALL, KEPT)
+        return None if kept is None else wording.clipped(kept)
 
     @property
     def devices(self) -> str | None:

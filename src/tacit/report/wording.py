@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tacit.privacy.ledger.statement import SIMULATION
 
@@ -202,4 +202,30 @@ def warning(epsilons: Mapping[str, Epsilons]) -> str | None:
         return None
     return (
         f"An epsilon above 10 ({', '.join(large)}) promises little: plan for less, with more clients or fewer rounds."
+    )
+
+
+STARVED: Final = 0.1
+"""A clip that leaves less of an update's length than this is warned of."""
+
+
+def clipped(kept: float) -> str | None:
+    """A simulation may look at updates before they are clipped, and say how much of them is left."""
+    if kept >= STARVED:
+        return None
+    share = f"{100 * kept:.2g}%" if kept > 0 else "nothing"
+    return (
+        f"The clip leaves {share} of the updates' length (median over a few clients; simulation only): the shared "
+        "model hardly moves. Raise privacy.clip, lower the learning rate, or let Quantile() move the bound."
+    )
+
+
+def risen(first: float, now: float) -> str | None:
+    """What released bounds alone say, for a deployment, which may not look at updates: bounds that an adaptive clip
+    moves are paid for by its bits, and a tenfold rise shows that most updates were cut to a tenth at first."""
+    if first > STARVED * now:
+        return None
+    return (
+        f"The clip bound has risen from {first:.3g} to {now:.3g} by its private bits: the first rounds left less than "
+        f"a tenth of most updates' length. Start the next run at {now:.2g}."
     )

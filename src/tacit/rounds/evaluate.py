@@ -19,6 +19,7 @@ from tacit.core.tensors import from_array, split_rows
 from tacit.data.dataset import FederatedDataset, as_input
 from tacit.models.functional import ModuleTask
 from tacit.models.metrics import ACCURACY, Metric
+from tacit.privacy.mechanisms.clipping import measure
 from tacit.simulation.chunks import Inputs
 from tacit.simulation.client_program import ClientProgram
 from tacit.simulation.client_states import Store
@@ -26,6 +27,7 @@ from tacit.simulation.cohort_program import CohortProgram
 
 _ROWS = 4096  # test rows predicted at once
 _CLIENTS = 50  # personal models evaluated at once
+_LOOKED_AT = 8  # clients whose updates are measured
 _OWN_ROWS = 256  # training rows that batch statistics are taken from
 
 
@@ -108,6 +110,31 @@ def evaluate(
         for at, metric in enumerate(engine.task.metrics)
     )
     return replace(first, others=tuple(others))
+
+
+def kept_length(engine: CohortProgram, view: Shared, bound: Tensor, store: Store, round: int) -> float:
+    """The share of an update's length that a clip to `bound` leaves: the median over a few clients.
+
+    Simulation only. It looks at updates before they are clipped, which no release covers; whoever runs the simulation
+    is told, and no round depends on it.
+    """
+    clients = rng.generator(engine.seed, "kept length").permutation(engine.federation.clients)[:_LOOKED_AT]
+    inputs = engine.inputs_for(store.read(clients, engine.method.join(view, engine.start)), clients, round)
+    full = inputs.full
+
+    def everybody(view: Shared, inputs: Inputs) -> Tensor:
+        return vmap(partial(_length, engine.there, engine.task, view, round, full))(inputs)
+
+    lengths = engine.away(everybody, view, inputs).double()
+    return float(
+        (bound.double() / lengths.clamp(min=torch.finfo(torch.float32).tiny)).clamp(max=1).nan_to_num(0).median()
+    )
+
+
+def _length(engine: ClientProgram, task: ModuleTask, view: Shared, round: int, full: int, given: Inputs) -> Tensor:
+    """Of one client's upload, before it is clipped."""
+    site, _ = engine.site(task, given, round, full)
+    return measure(tree.join(engine.method.client(view, given.state, site).upload)).sqrt()
 
 
 def _shared(engine: ClientProgram, params: Tree) -> tuple[np.ndarray, list[float] | None, float | None]:

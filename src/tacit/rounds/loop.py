@@ -18,7 +18,7 @@ from tacit.privacy.mechanisms.noise import Noise, Seeded
 from tacit.privacy.membership import Change
 from tacit.privacy.plan import Plan
 from tacit.rounds import checkpoint
-from tacit.rounds.evaluate import Scores, evaluate
+from tacit.rounds.evaluate import Scores, evaluate, kept_length
 from tacit.rounds.preflight import Probe
 from tacit.rounds.round import Progress, Replies, Report, RoundNumbers, Rounds, Turn, Watcher
 from tacit.simulation import decisions, device
@@ -128,6 +128,11 @@ class Run(Rounds[RoundNumbers]):
         ledger.belong(_mark(engine, fingerprint))
         self.budget = BudgetTracker(self.plan, ledger, 0, changes)
 
+    def __repr__(self) -> str:
+        done, rounds, clients = self.progress.round, self.plan.setting.rounds, self.engine.federation.clients
+        name = type(self.method).__name__
+        return f"Run({name}, plan {self.plan.name}: {done} of {rounds} rounds, {clients:,} clients)"
+
     @property
     def collector(self) -> SimulatedCohort:
         return SimulatedCohort(self.engine, self.store, self._shapes.upload)
@@ -170,6 +175,14 @@ class Run(Rounds[RoundNumbers]):
         with self.clock.section("evaluation"):
             return evaluate(self.engine, view, self.store, round, self.schedule.sample)
 
+    def kept_length(self) -> float | None:
+        """The share of an update's length that the clip leaves now; None where whole updates are not clipped."""
+        bound, plan = self.progress.public.get("bound"), self.plan
+        if bound is None or plan.record is not None or plan.steps is not None or self.method.gather:
+            return None
+        with self.clock.section("evaluation"):
+            return kept_length(self.engine, self.progress.server.view, bound, self.store, self.progress.round)
+
     def heterogeneity(self) -> Spread | None:
         """Of all rounds so far; None where it was not asked for."""
         return None if self.engine.diary is None else self.engine.diary.spread()
@@ -193,7 +206,8 @@ class Run(Rounds[RoundNumbers]):
         last = self.progress.round == self.plan.setting.rounds
         scores = self.evaluate() if last or self.progress.round % self.schedule.evaluate_every == 0 else None
         spread = self.heterogeneity() if scores is not None else None
-        report = self.report(turn, scores=scores, work=self._work(turn), heterogeneity=spread)
+        kept = self.kept_length() if scores is not None else None
+        report = self.report(turn, scores=scores, work=self._work(turn), heterogeneity=spread, kept=kept)
         if self.progress.round % self.schedule.checkpoint_every == 0:
             self.save()
         return report

@@ -104,6 +104,7 @@ class Report(NamedTuple):
     asked: int = 0
     work: float | None = None  # share of its local steps that a device took, on average; None if nobody did any
     heterogeneity: Spread | None = None  # beside scores, where it was asked for
+    kept: float | None = None  # share of an update's length that the clip leaves, beside scores; in simulation only
     turn: int = 0
     refused: Counter[str] = Counter()  # in a federation, by the clients' own reasons
     rejected: Counter[str] = Counter()  # by the server, by reason

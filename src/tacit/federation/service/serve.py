@@ -185,6 +185,7 @@ def _line(row: dict[str, Any]) -> str:
     return (
         f"round {row['round']}/{row['rounds']}: {row['took_part']} of {row['asked']} asked took part, "
         f"{row['dropped']} dropped out{why}; {row['seconds']:.1f} s{_accuracy(row['figures'])}"
+        + (f"; {row['warning']}" if row.get("warning") else "")
     )
 
 

@@ -16,6 +16,7 @@ from tacit.federation.protocol.terms import Terms, read_terms
 from tacit.federation.service.experiment import experiment_of, server_side
 from tacit.federation.service.models import save_shared
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report import wording
 from tacit.report.facts import Facts
 from tacit.rounds.round import Report
 
@@ -118,6 +119,7 @@ class ServerFolder:
         line = {name: getattr(report, name) for name in ("round", "rounds", "turn", "asked", "dropped", "seconds")}
         line |= {"took_part": report.cohort, "refused": dict(report.refused), "rejected": dict(report.rejected)}
         line |= {"figures": None if report.figures is None else report.figures._asdict(), "time": time.time()}
+        line |= {"warning": starved(report)}
         with storage(self.folder), open(self.folder / "progress.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -136,3 +138,9 @@ class ServerFolder:
 
     def _write(self, name: str, content: Any) -> None:
         write_atomically(self._path(name), (json.dumps(content, indent=2) + "\n").encode())
+
+
+def starved(report: Report) -> str | None:
+    """Whether the clip left little of updates, by what was released alone: the bounds that paid bits have moved."""
+    first = report.plan.release.start().get("bound")
+    return None if first is None or report.bound is None else wording.risen(float(first), report.bound)

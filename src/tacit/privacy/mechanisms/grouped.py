@@ -15,7 +15,7 @@ from tacit.core.contract import Shared, Tree
 from tacit.core.tensors import to_list
 from tacit.errors import TacitError
 from tacit.privacy.mechanisms import noise as noises
-from tacit.privacy.mechanisms.clipping import Clip, Fixed, Quantile, clip, measure
+from tacit.privacy.mechanisms.clipping import Clip, Fixed, clip, measure
 from tacit.privacy.mechanisms.lattice import fits, place, step
 from tacit.privacy.mechanisms.level_ratios import LevelRatios, open_weights
 from tacit.privacy.mechanisms.level_weights import Merge, Optimal, Released, Weighted
@@ -204,7 +204,7 @@ class Grouped(Mechanism):
     who took part. The server sees clipped uploads, and is trusted with them.
 
     Args:
-        clip: the bound on an upload's norm: `Quantile()` moves it, a number or `Fixed` keeps it.
+        clip: the bound on an upload's norm: a number or `Fixed` keeps it, `Quantile()` moves it by paid bits.
         ratio: the weight of a private client beside an open one. 1 weighs all clients alike, 0 does not ask the private
             ones at all. One for each level, by its name, weighs private levels against each other, too; a level that is
             not named has 1. "optimal" weighs noise against bias in every round, for any menu.
@@ -244,7 +244,7 @@ class Grouped(Mechanism):
         "grouped-rota": Words(_ANY_READERS),
     }
 
-    clip: Clip = field(default_factory=Quantile, metadata={"short": Fixed})
+    clip: Clip = field(default_factory=Fixed, metadata={"short": Fixed})
     ratio: float | Mapping[str, float] | Literal["optimal"] = 1.0
     project: bool = False
     horizon: float | None = None
@@ -346,7 +346,7 @@ class Central(Mechanism):
     The server sees clipped uploads, and is trusted with them.
 
     Args:
-        clip: the bound on an upload's norm: `Quantile()` moves it, a number or `Fixed` keeps it.
+        clip: the bound on an upload's norm: a number or `Fixed` keeps it, `Quantile()` moves it by paid bits.
         project: clip what would be uploaded after every local step, too.
         average: the model is, in the end, the mean of those of the last so many rounds. 0: the last one.
 
@@ -368,7 +368,7 @@ class Central(Mechanism):
         "central-rota": Words(_ANY_READERS),
     }
 
-    clip: Clip = field(default_factory=Quantile, metadata={"short": Fixed})
+    clip: Clip = field(default_factory=Fixed, metadata={"short": Fixed})
     project: bool = False
     average: int = 0
 
