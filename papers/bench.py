@@ -27,6 +27,7 @@ REGISTRY: Final[dict[str, str]] = {
     "estimation/elections": "papers.generative.elections",
     "estimation/linear-regression": "papers.generative.regression",
     "estimation/mixture": "papers.generative.mixture",
+    "estimation/nonparametric": "papers.generative.nonparametric",
     "estimation/scale": "papers.generative.scale",
     "multitask/har": "papers.multitask.reproduce",
     "multitask/heterogeneity": "papers.multitask.heterogeneity",

@@ -15,6 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUNNABLE = {
     "README.md": "no guarantee",
     "docs/tutorial.md": "no guarantee",
+    "docs/tutorial-estimation.md": "epsilon 1 (client-level, local, replace, pure)",
     "docs/how-to/choose-privacy.md": "no guarantee",
     "docs/how-to/use-the-trained-model.md": "",
     "docs/how-to/language-models.md": "perplexity (smaller is better) after round 5",

@@ -3,6 +3,8 @@ from .bernoulli import beta_moments as beta_moments
 from .comparison import Comparison as Comparison
 from .mixture import MixtureMeans as MixtureMeans
 from .mixture import lemma_radius as lemma_radius
+from .nonparametric import CountResponse as CountResponse
+from .nonparametric import NonparametricRates as NonparametricRates
 from .regression import LinearRegressions as LinearRegressions
 from .regression import LogisticRegressions as LogisticRegressions
 from .regression import MixturePriorRegressions as MixturePriorRegressions
