@@ -210,6 +210,9 @@ def _uploads(
     def rows(step: int) -> Tensor:
         return (torch.arange(_ROWS) + which) % federation.sizes.max()
 
+    def private_minimum(problem: ProximalProblem, step: int) -> Minimum:
+        return _stand_in(problem, batch(step))
+
     for round in range(2):
         site = Site(
             task=task,
@@ -223,7 +226,7 @@ def _uploads(
             guard=guard,
             own=lambda: batch(0),
             minimum=_exact_stand_in,
-            private_minimum=lambda problem, step: _stand_in(problem, batch(step)),
+            private_minimum=private_minimum,
         )
         reply = method.client(server.view, state, site)
         uploads.append(tree.join(reply.upload))

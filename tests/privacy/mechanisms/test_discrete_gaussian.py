@@ -15,7 +15,7 @@ from tacit.privacy.accounting.gaussian import gaussian_delta
 from tacit.privacy.mechanisms import discrete_gaussian as dg
 
 
-def stream(seed: int) -> dg.Words:
+def stream(seed: int) -> dg.WordSource:
     return dg.keyed_words(np.random.default_rng(seed))
 
 

@@ -101,14 +101,19 @@ def _solved(problem: ProximalProblem, rows: Batch, bound: float, curvature: Tens
 def certified_gap(rule: DualLoss, x: Tensor, y: Tensor, mask: Tensor, duals: Tensor, model: Tensor) -> Tensor:
     """An upper bound of the duality gap at `duals`, whose model is centre + curvature X' duals; NaN where one is."""
     margins = x @ model.T
-    size = torch.where(mask.unsqueeze(-1), 1 + margins.abs() + x.norm(dim=1, keepdim=True) * model.norm(), 0.0)
+    size = torch.where(mask.unsqueeze(-1), 1 + margins.abs() + _lengths(x) * _lengths(model.reshape(1, -1)), 0.0)
     return gap_of(rule, margins, duals, y, mask) + _ROUNDING * size.sum()
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """Of each row, [rows, 1]."""
+    return rows.square().sum(1, keepdim=True).sqrt()
 
 
 def clipped_rows(rows: Batch, problem: ProximalProblem, bound: float) -> tuple[Tensor, Tensor]:
     """Rows with their constant, of norm at most `bound`, and targets between -1 and 1; zero where nothing is real."""
     x = with_intercept(rows.x, problem.intercept).double()
-    norm = x.norm(dim=1, keepdim=True)
+    norm = _lengths(x)
     fine = rows.mask.unsqueeze(-1) & norm.isfinite()
     x = torch.where(fine, x * (bound / norm.clamp(min=torch.finfo(x.dtype).tiny)).clamp(max=1.0), 0.0)
     y = targets(rows.y, problem.centre.shape[0], x.dtype)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tacit import c_library
 from tacit.core.dual_losses import LOSSES, DualLoss, SmoothHinge
+from tacit.core.tensors import register_vmap
 
 SOURCE: Final = Path(__file__).resolve().with_suffix(".c")
 PASSES: Final = 20_000  # at most: a hundred suffice where rows are of norm one
@@ -61,7 +62,7 @@ def _vmap(info: Any, in_dims: tuple[int | None, ...], loss: str, *given: Tensor)
     return _many(loss, *many), 0
 
 
-_ascend.register_vmap(_vmap)
+register_vmap(_ascend, _vmap)
 
 
 def _many(
