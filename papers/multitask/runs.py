@@ -16,7 +16,7 @@ from tacit.models import SoftmaxRegression, initialise
 from tacit.privacy import mechanisms as plans
 from tacit.privacy.accounting.accountant import calibrate
 from tacit.privacy.ledger.budget import BudgetTracker
-from tacit.privacy.ledger.ledger import Charge, Ledger
+from tacit.privacy.ledger.ledger import Budget, Charge, Ledger
 from tacit.privacy.ledger.statement import statement
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms.clipping import Fixed, Quantile
@@ -103,6 +103,9 @@ def _charge_centre(run: Run, recipe: Recipe, data: FederatedDataset) -> None:
 
     accounts = [account for k in range(data.clients) if (account := run.plan.client(k)) is not None]
     charges = [Charge(a.scope, a.unit, a.relation, GaussianDpEvent(recipe.centre), 1) for a in accounts]
+    accountant = run.plan.setting.accountant
+    for a in accounts:  # what is promised stands in the ledger before the first charge
+        run.ledger.budget(a.scope, a.unit, a.relation, a.epsilon, a.delta, accountant, Budget.at("private"))
     run.ledger.charge(recipe.rounds, charges)
     run.budget = BudgetTracker(run.plan, run.ledger, recipe.rounds + 1)  # what is left after that
 

@@ -9,7 +9,14 @@ import torch
 from tacit.core.dual_losses import LOSSES
 from tacit.estimation.multitask import objective
 from tacit.methods import Multitask
-from tacit.methods.multitask.covariance import correlation, identity, learned, mean_regularised, safe_correction
+from tacit.methods.multitask.covariance import (
+    clustered,
+    correlation,
+    identity,
+    learned,
+    mean_regularised,
+    safe_correction,
+)
 from tacit.methods.multitask.local_dual import sweep
 from tacit.rounds.loop import Run
 from tests.estimation.multitask.problems import Arrays, centralised, tasks, trained
@@ -227,3 +234,23 @@ def test_gradients_of_the_primal_lead_to_the_same_optimum() -> None:
     run.go()
     found, _ = centralised(data, "logistic", STRENGTH, mean_regularised(5, 0.5).numpy())
     assert np.abs(weights(run) - found).max() < 1e-3
+
+
+def test_a_low_rank_covariance_keeps_the_strongest_directions_and_a_whole_one_is_the_learned_one() -> None:
+    models = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values = torch.linalg.eigvalsh(learned(models, 0.06, rank=2))
+    assert values[:4] == pytest.approx(np.full(4, 0.01))
+    assert float(values.sum()) == pytest.approx(1)
+    assert torch.allclose(learned(models, 0.05, rank=6), learned(models, 0.05))
+
+
+def test_clusters_are_those_that_the_models_fall_into() -> None:
+    data = tasks(groups=(3, 4), features=8, rows=30)
+    run = trained(data, Multitask("smooth-hinge", 0.5, "clustered", 0.1, clusters=2, inner=5), rounds=15)
+    run.go()
+    omega = run.progress.server.view.extra["covariance"]
+    assert float(omega.trace()) == pytest.approx(1)
+    related = omega > 0
+    assert torch.equal(related, torch.block_diag(torch.ones(3, 3), torch.ones(4, 4)).bool())
+    alone = clustered(torch.eye(3, dtype=torch.float64), 3, 0.5)
+    assert torch.allclose(alone, identity(3))

@@ -102,6 +102,19 @@ def test_the_solver_in_c_and_the_one_in_torch_agree_and_others_rows_do_not_matte
         assert torch.allclose(together, plain, atol=0.02)
 
 
+def test_rows_that_are_nearly_the_same_get_their_certificate_too() -> None:
+    """Coordinate ascent alone gives up here, and giving up would tell of the data."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 6, generator=draw, dtype=torch.float64)
+    x = x + 0.01 * torch.randn(20, 6, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, 3, (20,), generator=draw)
+    zero, start = torch.zeros(3, 7, dtype=torch.float64), torch.zeros(20, 3, dtype=torch.float64)
+    rows = Batch(x, y, torch.arange(20) < 19)
+    for curvature in (0.1, 10.0, 1000.0):
+        asked = ProximalProblem("hinge", zero, torch.tensor(curvature), 0.5, 0.01, torch.full_like(zero, 7.0), start)
+        assert not (query(rows)(asked, 0).sums == 7.0).any()
+
+
 def test_a_loss_without_a_bounded_slope_and_a_slack_of_zero_are_refused() -> None:
     asked, rows = problem_of(0)
     with pytest.raises(TacitError, match="slope of loss 'squared'"):

@@ -15,7 +15,7 @@ from tacit.core.contract import Batch, ProximalProblem, Site
 from tacit.core.dual_losses import LOSSES, targets, with_intercept
 from tacit.methods.multitask.local_dual import LocalProblem
 
-LENGTHS: Final = (0.0, 8.0, 16.0, 24.0)  # of the centre, for rows of norm about one; the first is the local model
+LENGTHS: Final = (0.0, 8.0, 16.0, 24.0)  # of the centre, for rows of norm one; the first is the local model
 CURVATURE: Final = 10.0
 _SLACK: Final = 0.1
 
@@ -28,7 +28,8 @@ def chosen_model(problem: LocalProblem, site: Site, folds: int) -> Tensor:
         model = _solved(problem, site, rows._replace(y=y), problem.centre, problem.q)
         return _shifted(model, shift, problem.intercept)
     direction = torch.cat([problem.centre[:, :-1], torch.zeros_like(problem.centre[:, :1])], 1)
-    direction = direction / direction.norm().clamp(min=1e-30)
+    size = _size(rows)  # lengths and curvature are those of rows of norm one
+    direction = direction / (size * direction.norm()).clamp(min=1e-30)
     lengths = direction.new_tensor(LENGTHS)[:, None, None, None]
     left_out = torch.stack([_folds(rows, folds) == fold for fold in (*range(folds), -1)])  # by the last: nothing
     models = _of_all(problem, site, rows, y, lengths * direction.expand(len(LENGTHS), folds + 1, -1, -1), left_out)
@@ -41,7 +42,7 @@ def _of_all(problem: LocalProblem, site: Site, rows: Batch, y: Tensor, centres: 
     several, folds, columns = centres.shape[:3]
     kept = torch.where(left_out.T[:, None, :, None], 0.0, y[:, None, None, :])  # rows, lengths, folds, columns
     kept = kept.expand(-1, several, -1, -1).reshape(len(y), several * folds * columns)
-    curvature = torch.full_like(problem.q, CURVATURE)
+    curvature = CURVATURE / _size(rows).square()
     models = _solved(problem, site, rows._replace(y=kept), centres.flatten(0, 2), curvature)
     return models.reshape(centres.shape)
 
@@ -69,6 +70,12 @@ def _centred(rows: Batch) -> tuple[Batch, Tensor]:
     flat, real = rows.x.flatten(1), rows.mask.unsqueeze(1).to(rows.x.dtype)
     mean = (real * flat).sum(0) / real.sum().clamp(min=1)
     return rows._replace(x=flat - mean), mean
+
+
+def _size(rows: Batch) -> Tensor:
+    """The root of the rows' mean squared norm."""
+    real = rows.mask.to(rows.x.dtype)
+    return ((real * rows.x.square().sum(1)).sum() / real.sum().clamp(min=1)).sqrt().clamp(min=1e-6)
 
 
 def _shifted(model: Tensor, mean: Tensor, intercept: float) -> Tensor:

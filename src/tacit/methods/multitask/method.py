@@ -16,10 +16,13 @@ from tacit.core.checked import checked
 from tacit.core.contract import Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.core.dual_losses import LOSSES, with_intercept
 from tacit.errors import TacitError
-from tacit.methods.multitask.covariance import Kind, identity, learned, mean_regularised, safe_correction
+from tacit.methods.multitask.covariance import Kind, clustered, identity, learned, mean_regularised, safe_correction
 from tacit.methods.multitask.finish import chosen_model
 from tacit.methods.multitask.local_dual import Columns, LocalProblem
 from tacit.methods.optimizers import check
+
+_MOVING = ("learned", "low-rank", "clustered")
+"""Covariances that are made of the models, after every `inner` rounds."""
 
 
 def check_options(method: "Multitask") -> None:
@@ -27,7 +30,7 @@ def check_options(method: "Multitask") -> None:
     _one_of("solver", method.solver, ("sdca", "certified", "gradient"))
     _one_of("start", method.start, ("identity", "mean"))
     if isinstance(method.covariance, str):
-        _one_of("covariance", method.covariance, ("learned", "identity", "mean"))
+        _one_of("covariance", method.covariance, (*_MOVING, "identity", "mean"))
     if isinstance(method.strength, tuple):
         raise TacitError(f"multitask's strength is {method.strength}: give one number for all")
     for name in ("strength", "xi", "ridge", "lr", "intercept", "slack"):
@@ -45,6 +48,9 @@ def check_options(method: "Multitask") -> None:
         raise TacitError(f"multitask's xi must be at most 1, not {method.xi}")
     if not 0 < method.floor <= 1:
         raise TacitError(f"multitask's floor must lie in (0, 1], not {method.floor}: 0.05 is usual")
+    for name in ("rank", "clusters"):
+        if getattr(method, name) < 1:
+            raise TacitError(f"multitask's {name} must be at least 1, not {getattr(method, name)}")
     if method.inner < 1:
         raise TacitError(f"multitask's inner must be at least 1 round, not {method.inner}")
     if method.beta is not None:
@@ -92,11 +98,14 @@ class Multitask(Method):
     Args:
         loss: "hinge", "logistic" or "squared".
         strength: lambda, above 0.
-        covariance: "learned", "identity" (each device alone), "mean" (all near their mean), or Omega itself.
-        ridge: of "mean", above 0.
-        start: of "learned".
+        covariance: "learned", "low-rank", "clustered", "identity" (each device alone), "mean" (all near their mean), or
+            Omega itself.
+        ridge: of "mean" and "clustered", above 0.
+        start: of "learned", "low-rank" and "clustered".
         inner: rounds between two updates of Omega.
         floor: the least eigenvalue of a learned Omega, as a share of the mean one.
+        rank: of "low-rank": models are mixtures of so many.
+        clusters: of "clustered": groups of devices that learn from one another.
         xi: the share of a dual step that is taken and sent, up to 1.
         beta: the bound on what devices do at once; None is the least that is safe.
         solver: "sdca", "certified" (for the record plan) or "gradient".
@@ -126,6 +135,8 @@ class Multitask(Method):
     start: Literal["identity", "mean"] = "identity"  # of "learned"
     inner: int = 10
     floor: float = 0.05
+    rank: int = 3  # of "low-rank"
+    clusters: int = 3  # of "clustered"
     xi: float = 1.0
     beta: float | None = None  # None: the least that is safe for this Omega; the paper's is xi m, never less
     solver: Literal["sdca", "certified", "gradient"] = "sdca"
@@ -181,8 +192,8 @@ class Multitask(Method):
             step = memory["speed"] = self.momentum * server.memory["speed"] + step
         sums = server.view.extra["sums"] + step
         omega = server.view.extra["covariance"]
-        if self.covariance == "learned" and int(rounds) % self.inner == 0:
-            omega = learned(self.weights(sums, omega).flatten(1), self.floor)
+        if self.covariance in _MOVING and int(rounds) % self.inner == 0:
+            omega = self._related(self.weights(sums, omega).flatten(1))
         return Server(self._view(Columns.of(server.view.model, self.intercept), sums, omega, rate), memory)
 
     def adapt(self, view: Shared, state: Tree, site: Site) -> Tree:
@@ -218,10 +229,16 @@ class Multitask(Method):
         beta = self.xi * safe_correction(omega, rate) if self.beta is None else self.beta
         return Shared(columns.leaves(average), {"sums": sums, "covariance": omega, "beta": sums.new_tensor(beta)})
 
+    def _related(self, models: Tensor) -> Tensor:
+        """The covariance that suits the models best, of its kind: post-processing of what was sent."""
+        if self.covariance == "clustered":
+            return clustered(models, self.clusters, self.ridge)
+        return learned(models, self.floor, self.rank if self.covariance == "low-rank" else None)
+
     def _first(self, tasks: int, dtype: torch.dtype) -> Tensor:
         if not isinstance(self.covariance, str):
             return given_covariance(self.covariance, tasks).to(dtype)
-        kind = self.start if self.covariance == "learned" else self.covariance
+        kind = self.start if self.covariance in _MOVING else self.covariance
         if kind == "mean":
             return mean_regularised(tasks, self.ridge, dtype)
         return identity(tasks, dtype)

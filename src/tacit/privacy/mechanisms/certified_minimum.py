@@ -11,8 +11,8 @@ as long as a certificate is found, one record moves what is released by at most
     sensitivity = weight bound (sqrt(columns) + slack),
 
 and the noise is z times that: one Gaussian query. The proof is in docs/proofs/certified-minimum.md, with what is owed
-to the words "as long as": passes of coordinate ascent reach every gap, for every data set, so that a certificate is
-missing only after `dual_ascent.PASSES` of them or where numbers overflow.
+to the words "as long as": a solver that may give up would tell by that of its data, so `dual_ascent` ends in a method
+whose steps are bounded for every data set.
 
 The certificate is the duality gap, computed here in double precision from the clipped rows and alpha, plus an allowance
 for rounding: at most q weight (slack bound / 2)^2 for the problem divided by weight. Whoever solved it is not trusted.
