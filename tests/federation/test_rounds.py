@@ -18,7 +18,7 @@ from tacit.core.contract import Method, Tree
 from tacit.errors import StorageError, TacitError
 from tacit.federation.protocol.client import Client
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
-from tacit.methods import Ditto, FedAvg, KeepLocal, Multitask, Scaffold
+from tacit.methods import Ditto, FedAvg, KeepLocal, Multitask, Prototypes, Scaffold
 from tacit.privacy import mechanisms as plans
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import statement
@@ -31,7 +31,13 @@ from tacit.rounds.loop import Run
 from tests.federation.in_process import Wire, World
 from tests.worlds import PLANS, PRIVATE, largest_difference, ragged
 
-METHODS = {"fedavg": FedAvg(), "ditto": Ditto(), "scaffold": Scaffold(), "keep-local": KeepLocal(("norm",), Ditto())}
+METHODS: dict[str, Method] = {
+    "fedavg": FedAvg(),
+    "ditto": Ditto(),
+    "scaffold": Scaffold(),
+    "keep-local": KeepLocal(("norm",), Ditto()),
+    "prototypes": Prototypes(),
+}
 
 STEPWISE_SUM = Privacy(Stepwise(0.5, seen="sum"), (PRIVATE,))
 
