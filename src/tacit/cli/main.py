@@ -401,8 +401,21 @@ def demo(out: Out = Path("runs")) -> None:
 
 
 @app.command(epilog='Example: `tacit data`, then in the experiment: `[data] source = "digits"`')
-def data(json: Json = False) -> None:
-    """List where data can come from and how it can be divided among clients."""
+def data(
+    action: Annotated[Literal["fetch"] | None, typer.Argument(help="To have an open data set.")] = None,
+    name: Annotated[str | None, typer.Argument(help="With fetch: which one.")] = None,
+    to: Annotated[Path | None, typer.Option(help="With fetch: its folder; default: TACIT_DATA.")] = None,
+    json: Json = False,
+) -> None:
+    """List where data can come from and how it can be divided among clients; or fetch an open data set."""
+    if action == "fetch":
+        from tacit.data.fetch import fetch
+
+        if name is None or json:
+            raise TacitError("give the name of one data set, for instance: tacit data fetch mnist --to data")
+        path, note = fetch(name, to)
+        typer.echo(f"{name}: {path}{f' ({note})' if note else ''}")
+        return
     from tacit.experiments.config import data_tables
 
     _print(data_tables, json)
