@@ -12,16 +12,14 @@ A personal estimator is fitted to all clients at once and ends with an estimate 
     n_clients_, n_features_in_
 """
 
-import inspect
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from tacit.core.checked import shown
-from tacit.errors import ArgumentError, TacitError
+from tacit.errors import TacitError
 from tacit.estimation.comparison import Comparison, compare
 
 if TYPE_CHECKING:
@@ -42,19 +40,6 @@ class PersonalEstimator(BaseEstimator):
     global_mse_: Array
     n_clients_: int
     n_features_in_: int
-
-    def __new__(cls, *positional: Any, **parameters: Any) -> Self:
-        """Parameters are given by name; what is not one is an error of one line."""
-        known = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
-        if positional:
-            raise ArgumentError(
-                f"{cls.__name__}({shown(positional[0])}): parameters are given by name, for instance {known[0]}=...; "
-                f"it takes {', '.join(known)}"
-            )
-        for name in parameters:
-            if name not in known:
-                raise ArgumentError(f"{cls.__name__}({name}=...): not known; it takes {', '.join(known)}")
-        return super().__new__(cls)
 
     def to_frame(self, level: float = 0.95) -> "pd.DataFrame":
         """A row a client: alone, personal, ends of the interval; under the index of the frame that was fitted, or the
