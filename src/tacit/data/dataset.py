@@ -340,3 +340,22 @@ def offsets_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
 def count_classes(*groups: Tensor) -> int:
     """One more than the largest label; at least 1."""
     return max((int(group.max()) + 1 for group in groups if len(group)), default=1) or 1
+
+
+def keep_clients(data: FederatedDataset, which: Sequence[int] | np.ndarray) -> FederatedDataset:
+    """The same federation with these clients alone, in this order; the common test set stays."""
+    rows, test = (
+        np.concatenate([np.arange(offsets[k], offsets[k + 1]) for k in which])
+        for offsets in (data.offsets, data.test_offsets)
+    )
+    own, others = torch.from_numpy(rows), torch.from_numpy(test)
+    return replace(
+        data,
+        x=data.x[own],
+        y=data.y[own],
+        offsets=offsets_of(data.sizes[list(which)]),
+        test_x=data.test_x[others],
+        test_y=data.test_y[others],
+        test_offsets=offsets_of(np.diff(data.test_offsets)[list(which)]),
+        ids=tuple(data.ids[k] for k in which),
+    )

@@ -176,25 +176,6 @@ def validation_split(data: FederatedDataset, fraction: float, seed: int) -> Fede
     )
 
 
-def keep_clients(data: FederatedDataset, which: Sequence[int] | np.ndarray) -> FederatedDataset:
-    """The same federation with these clients alone, in this order; the common test set stays."""
-    rows, test = (
-        np.concatenate([np.arange(offsets[k], offsets[k + 1]) for k in which])
-        for offsets in (data.offsets, data.test_offsets)
-    )
-    own, others = torch.from_numpy(rows), torch.from_numpy(test)
-    return replace(
-        data,
-        x=data.x[own],
-        y=data.y[own],
-        offsets=offsets_of(data.sizes[list(which)]),
-        test_x=data.test_x[others],
-        test_y=data.test_y[others],
-        test_offsets=offsets_of(np.diff(data.test_offsets)[list(which)]),
-        ids=tuple(data.ids[k] for k in which),
-    )
-
-
 def hold_out_common(pool: Pool, fraction: float, seed: int) -> Pool:
     """The pool with `fraction` of each class (of its units) set aside as the test set; 0 sets none aside."""
     proportion(fraction, "common_fraction", one=False)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tacit.core import rng
-from tacit.data.partition import keep_clients
+from tacit.data.dataset import keep_clients
 from tacit.errors import TacitError
 from tacit.experiments.build import Parts
 from tacit.privacy.ledger.ledger import Ledger
