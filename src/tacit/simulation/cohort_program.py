@@ -218,8 +218,11 @@ class CohortProgram(ClientProgram):
         return Computed(totals, bodies, states, losses)
 
     def told(self, public: Tree) -> Tree:
-        """What a client program knows of the release's public state: nothing, unless its steps are kept inside."""
-        return public if self.plan.project else {}
+        """What a client program knows of the release's public state: nothing, unless its steps are kept inside.
+
+        What the server remembers of earlier rounds is not among it, and may have another shape in every round.
+        """
+        return tree.pick(public, self.plan.release.start()) if self.plan.project else {}
 
     def prepare(self, given: Broadcast, clients: np.ndarray) -> None:
         """Records the program of these clients' chunk, if programs are recorded and it is not there yet.
@@ -275,7 +278,7 @@ class CohortProgram(ClientProgram):
         return store.read(clients, self.method.join(view, self.start))
 
     def _key(self, given: Broadcast, clients: np.ndarray) -> Key:
-        return self.chunking.shape(clients), given.shapes
+        return self.chunking.shape(clients), given._replace(public=self.told(given.public)).shapes
 
     def _plain(
         self, task: ModuleTask, shape: Shape, view: Shared, public: Tree, round: Tensor, inputs: Inputs

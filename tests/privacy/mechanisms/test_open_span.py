@@ -22,6 +22,7 @@ from tacit.privacy.mechanisms.release import Totals
 from tacit.privacy.plan import CalibrationContext, Plan
 from tacit.rounds.assemble import Privacy
 from tacit.sampling.cohorts import Poisson, Shuffled
+from tacit.simulation.cohort_program import Broadcast
 from tests.worlds import OPEN, PRIVATE, run
 
 SIZE = 400
@@ -185,3 +186,16 @@ def test_states_of_private_clients_stay_untouched_while_open_ones_train_alone() 
 def test_schedules_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(TacitError, match=words):
         planned(**options)
+
+
+@pytest.mark.parametrize("project", [False, True])
+def test_what_the_server_remembers_has_no_recorded_program_made_again(project: bool) -> None:
+    """Directions grow in number with the rounds; client programs do not see them."""
+    privacy = Privacy(Grouped(Fixed(0.5), span=3, project=project), (PRIVATE, OPEN), {"open": 0.4})
+    found = run(FedAvg(), privacy, rounds=3, rate=1.0)
+    engine, clients, keys = found.engine, np.arange(4), set[Any]()
+    for _ in range(3):
+        given = Broadcast(found.progress.server.view, found.progress.public, found.progress.round)
+        keys.add(engine._key(given, clients))  # pyright: ignore[reportPrivateUsage]
+        found.step()
+    assert len(keys) == 1
