@@ -13,6 +13,7 @@ from papers.privatefl.views import PART, WAYS, Line, Row, run, settings
 
 EPSILONS: Final = (2.0, 4.0, 6.0, 8.0)
 OFFSET: Final = 0.3
+SEEDS: Final[Mapping[Kind, int]] = {"central": 3, "record": 1}  # at least
 DRAWN: Final = 1  # of the public rows: runs differ in their noise
 KINDS: Final[tuple[Kind, Kind]] = ("central", "record")
 UNITS: Final = {"central": "Client-level, the server trusted", "record": "Record-level, nobody trusted"}
@@ -133,7 +134,8 @@ def make(bench: Runner) -> list[Part]:
     first: list[Row] = []
     names: list[str] = []
     for kind in kinds:
-        blocks = [measure_block(bench, encoder, kind) for encoder in ENCODERS]
+        seeded = replace(bench, seeds=max(bench.seeds, SEEDS[kind]))
+        blocks = [measure_block(seeded, encoder, kind) for encoder in ENCODERS]
         parts += [_table(UNITS[kind], blocks), _said(UNITS[kind], blocks)]
         first += [block.layer[0] for block in blocks]
         names += [f"{block.encoder.name}, {kind}" for block in blocks]
@@ -217,7 +219,7 @@ REPRODUCTION: Final = Reproduction(
     "Table 6 of PrivateFL: pre-trained encoders",
     "PrivateFL (USENIX Security 2023), Table 6. Client-level and record-level figures stand in tables of their own.",
     make,
-    seeds=3,
+    seeds=1,
     fewest=1,
     cells="privatefl",
 )
