@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.main import app
 from tacit.errors import TacitError
-from tacit.experiments import callbacks, train
+from tacit.experiments import progress_bar, train
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.statement import SIMULATION, shown, statement
 from tacit.report import wording
@@ -408,15 +408,15 @@ def test_an_interrupted_result_counts_what_the_ledger_has_of_later_rounds(tmp_pa
 
 def test_the_bar_shows_the_ledgers_epsilon_after_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    whole = callbacks.Bar._status
+    whole = progress_bar.Bar._status
 
-    def status(self: callbacks.Bar, report: object) -> str:
+    def status(self: progress_bar.Bar, report: object) -> str:
         said.append(whole(self, report))  # type: ignore[arg-type]
         return said[-1]
 
-    monkeypatch.setattr(callbacks, "_SHARE", 1e9)
-    monkeypatch.setattr(callbacks.Bar, "_status", status)
-    monkeypatch.setattr(callbacks, "Console", lambda stderr: Console(file=io.StringIO(), force_terminal=True))
+    monkeypatch.setattr(progress_bar, "_SHARE", 1e9)
+    monkeypatch.setattr(progress_bar.Bar, "_status", status)
+    monkeypatch.setattr(progress_bar, "Console", lambda stderr: Console(file=io.StringIO(), force_terminal=True))
     from tests.experiments.tiny import run_config, tiny
 
     result = run_config(tiny("evaluate.every=8"), tmp_path / "tiny-0")
