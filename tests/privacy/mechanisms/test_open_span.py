@@ -196,6 +196,6 @@ def test_what_the_server_remembers_has_no_recorded_program_made_again(project: b
     engine, clients, keys = found.engine, np.arange(4), set[Any]()
     for _ in range(3):
         given = Broadcast(found.progress.server.view, found.progress.public, found.progress.round)
-        keys.add(engine._key(given, clients))  # pyright: ignore[reportPrivateUsage]
+        keys.add(engine._key(given, clients))
         found.step()
     assert len(keys) == 1
