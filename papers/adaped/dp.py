@@ -19,7 +19,7 @@ from papers.adaped.cells import (
     trained,
 )
 from papers.bench import Reproduction, Runner
-from papers.page import COLORS, Curve, Panel, Part, Picture, Results, over
+from papers.page import COLORS, Curve, Panel, Part, Picture, Results, over, spread
 from tacit import methods as m
 from tacit.privacy.levels import Level
 from tacit.privacy.mechanisms import Central
@@ -40,8 +40,11 @@ WAYS: Final[dict[str, tuple[Make, Mechanism]]] = {
     "DP-AdaPeD, server's noise, fine-tuned": (_ALONE, SERVER),
     "DP-FedEM, server's noise": (METHODS["FedEM"], Central(Quantile())),
 }
+FROZEN: Final = "frozen teacher, nothing sent"
 OPEN: Final[dict[str, Make]] = {
     "local": METHODS["local"],
+    # mu stays at its random start and psi at 4: distillation from it smooths labels, and nobody learns of anybody
+    FROZEN: lambda sgd, own: m.AdaPeD(replace(sgd, lr=1e-30), own, psi_lr=0.0),
     "AdaPeD": METHODS["AdaPeD"],
     "AdaPeD, fine-tuned": _ALONE,
     "FedEM": METHODS["FedEM"],
@@ -79,6 +82,8 @@ def make(bench: Runner) -> list[Part]:
     }
     return [
         _table(world, plain, private, bench),
+        _beside_controls(plain, private),
+        _shared(plain, private),
         _targets(plain, private),
         costs(world, {(name, "none"): row for name, row in plain.items()} | _by_epsilon(private)),
         _picture(plain, private),
@@ -116,6 +121,40 @@ def _table(world: World, plain: dict[str, Found], private: dict[str, dict[float,
         "amplification by Poisson sampling, against those who see the models but not who took part."
     )
     return Results("Accuracy", ["method", *(f"eps = {e:g}" for e in EPSILONS), "not private"], rows, note)
+
+
+def _paired(found: Found, other: Found) -> str:
+    """Mean difference over the seeds that both have, and its standard error."""
+    gaps = [a - b for a, b in zip(found["personal"], other["personal"], strict=False)]
+    error = f" ± {spread(gaps) / len(gaps) ** 0.5:.2f}" if len(gaps) > 1 else ""
+    return f"{np.mean(gaps):+.2f}{error}"
+
+
+def _beside_controls(plain: dict[str, Found], private: dict[str, dict[float, Found]]) -> Results:
+    """What is left of a private row once nothing was sent."""
+    rows = []
+    for name, found in [*((n, f) for n, f in private.items()), ("AdaPeD, not private", {0.0: plain["AdaPeD"]})]:
+        for epsilon, row in found.items():
+            rows.append(
+                [name, f"{epsilon:g}" if epsilon else "-", *(_paired(row, plain[c]) for c in ("local", FROZEN))]
+            )
+    note = (
+        "Mean over seeds of the difference in points, with its standard error. Against the frozen teacher it is what "
+        "the others add; what a row gains over training alone and not over the frozen teacher is smoothed labels."
+    )
+    return Results(
+        "Less training alone, and less a teacher that never moves",
+        ["method", "epsilon", "less local", "less frozen"],
+        rows,
+        note,
+    )
+
+
+def _shared(plain: dict[str, Found], private: dict[str, dict[float, Found]]) -> Results:
+    rows = [[name, *(over(found[e]["shared"]) for e in EPSILONS), ""] for name, found in private.items()]
+    rows += [[name, *[""] * len(EPSILONS), over(plain[name]["shared"])] for name in plain if name != "local"]
+    note = "Accuracy of the shared model in percent; ten classes, so chance has 10."
+    return Results("The shared model", ["method", *(f"eps = {e:g}" for e in EPSILONS), "not private"], rows, note)
 
 
 def _by_epsilon(private: dict[str, dict[float, Found]]) -> dict[tuple[str, str], Found]:
@@ -171,7 +210,10 @@ def _psi(plain: dict[str, Found], private: dict[str, dict[float, Found]]) -> Pic
     return Picture("psi", "psi over rounds, the server's noise: small psi trusts the others.", [panel])
 
 
-_WHAT: Final = f"""**Setting.** 66 clients of three writers, a third of them in a round (Poisson), the 5-layer CNN, 10
+_WHAT: Final = f"""**What federation adds.** A teacher that stays at its random start and sends nothing smooths labels:
+its outputs are nearly uniform. What a row has above that control is collaboration, and nothing else is.
+
+**Setting.** 66 clients of three writers, a third of them in a round (Poisson), the 5-layer CNN, 10
 steps a round at rate {LR:g}. Messages and sum: every step of mu clipped to {BOUND:g} and of psi to
 {PSI_BOUND:g}. Server's noise: one clip of the update with psi, at {SERVER.clip.bound:g} (FedEM: of both components, at
 their median). Bounds were set by the length of such steps without noise, not tuned. Everybody starts at random: a start

@@ -120,10 +120,20 @@ def test_quped_without_distillation_is_local_training() -> None:
     assert largest_difference(reply(QuPeD(distil=0.0), site()).state, reply(LocalOnly(), site()).state) < 1e-12
 
 
-def test_mutual_learning_with_zero_weights_is_two_separate_trainings() -> None:
-    both = reply(MutualLearning(LocalSgd(0.1), LocalSgd(0.3), alpha=0.0, beta=0.0), site())
+def test_mutual_learning_by_labels_alone_is_two_separate_trainings() -> None:
+    both = reply(MutualLearning(LocalSgd(0.1), LocalSgd(0.3), alpha=1.0, beta=1.0), site())
     assert largest_difference(both.state, reply(LocalOnly(LocalSgd(0.3)), site()).state) < 1e-12
     assert largest_difference(both.upload.model, reply(FedAvg(LocalSgd(0.1)), site()).upload.model) < 1e-12
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.0, 1.0), (1.0, 0.0)])
+def test_in_mutual_learning_a_model_of_weight_zero_learns_from_the_other_alone(alpha: float, beta: float) -> None:
+    """A first step from equal models: without its own loss a model stays where it is, since they agree."""
+    method, alone = MutualLearning(LocalSgd(0.1), LocalSgd(0.1), alpha, beta), site()
+    one = alone._replace(steps=1)
+    done = method.client(method.init(START).view, START, one)
+    moved = float(tree.norm(tree.sub(done.state, START))), float(tree.norm(done.upload.model))
+    assert [distance > 1e-6 for distance in moved] == [alpha > 0, beta > 0]
 
 
 def test_pfedmes_inner_problem_is_solved_to_its_prox() -> None:

@@ -51,16 +51,17 @@ def _divergence(teacher: Tensor, student: Tensor) -> Tensor:
 @checked
 @dataclass(frozen=True)
 class MutualLearning(Method):
-    """Each model minimises (1 - weight) * its own loss + weight * D_KL(p_other || p_own), both from the same batch.
+    """Each model minimises weight * its own loss + (1 - weight) * D_KL(p_other || p_own), both from the same batch.
 
     `alpha` is the weight of the personal model, which stays on the client and predicts, `beta` that of the shared one
-    (the paper's "meme"). With both zero they are two separate trainings.
+    (the paper's "meme"): Shen et al., eqs. (3) and (4), weigh the cross-entropy. With both one they are two separate
+    trainings; with both zero labels teach nobody.
 
     Args:
         local: of the shared model.
         personal: of the personal model on a client.
-        alpha: how much the personal model learns from the shared one, from 0 to 1.
-        beta: how much the shared model learns from the personal one, from 0 to 1.
+        alpha: how much the personal model learns from its labels, from 0 to 1; the rest from the shared one.
+        beta: how much the shared model learns from labels, from 0 to 1; the rest from the personal one.
 
     Raises:
         TacitError: a weight outside [0, 1], or a momentum.
@@ -107,6 +108,6 @@ class MutualLearning(Method):
 def _taught_by(other: Tree, weight: float, task: Task) -> Losses:
     def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
         loss, divergence = taught(task, other, params, x, y)
-        return (1 - weight) * loss + weight * divergence
+        return weight * loss + (1 - weight) * divergence
 
     return losses
