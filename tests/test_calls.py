@@ -67,6 +67,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an estimator's argument without its name": (lambda: ANY.estimation.GaussianMeans(4), "name each argument"),
     "an estimator's misspelt argument": (lambda: LinearRegressions(sed=1), "did you mean 'seed'"),  # pyright: ignore
     "misspelt epsilon": (lambda: ANY.Level("p", epsilom=4), "did you mean 'epsilon'"),
+    "a budget given to a plan": (lambda: ANY.Central(epsilon=4), "Level('private', epsilon=4, delta=...)"),
+    "a budget given to a privacy": (lambda: ANY.Privacy(delta=1e-3), "Level('private', epsilon=..., delta=0.001)"),
     "one argument too many": (lambda: ANY.Level("p", 4, 1e-3, None, 5), "too many"),
     "plan as a class": (lambda: ANY.Privacy(tacit.Central, LEVEL), "write Central()"),
     "open plan as a class": (lambda: ANY.Privacy(tacit.Open, LEVEL), "write Open()"),

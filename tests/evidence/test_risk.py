@@ -1,5 +1,6 @@
 """What an attacker gets, from privacy loss distributions and in closed form."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import dp_accounting as dp
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from tacit.cli.main import app
 from tacit.privacy.accounting.accountant import answer, profile
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from tacit.privacy.accounting.risk import gaussian_risk, risk
@@ -73,9 +76,14 @@ def test_a_ledger_is_told_as_mu_and_at_another_delta(tmp_path: Path) -> None:
         ledger.budget("level:private", "client", "add/remove", None, 1e-5, "pld")
         for round in range(4):
             ledger.charge(round, [Charge("level:private", "client", "add/remove", dp.GaussianDpEvent(2.0))])
-    (text,) = ledger_figures(tmp_path / "ledger.sqlite", "mu", (1e-3,))
+    (figures,) = ledger_figures(tmp_path / "ledger.sqlite", "mu", (1e-3,))
+    text = str(figures)
     assert "mu 1," in text  # moved by half a standard deviation, four times
     assert f"epsilon {gaussian_epsilon(1.0, 1e-3):.3f} at delta 0.001" in text
+    told = CliRunner().invoke(app, f"ledger {tmp_path} --as mu --at-delta 1e-3 --json".split())
+    (record,) = json.loads(told.stdout)["figures"]  # programs get what the screen shows
+    assert record["risk"]["mu"] == pytest.approx(1.0, abs=1e-3)
+    assert record["elsewhere"] == [[1e-3, pytest.approx(gaussian_epsilon(1.0, 1e-3), rel=1e-3)]]
 
 
 HISTORIES: list[tuple[Any, int]] = [

@@ -321,16 +321,17 @@ def ledger(
     parts = [changes_table(folder, all_, client)]
     if client is None or parts == [None]:
         parts = [ledger_table(folder, all_, client), *parts]
+    figures = ledger_figures(folder, as_, at_delta or (), client) if as_ != "epsilon" or at_delta else []
     if json:
         from tacit.report.machine_readable import ledger_record
 
-        _print_json(ledger_record(parts, SIMULATION if Folder(folder).facts.is_file() else None))
+        _print_json(ledger_record(parts, SIMULATION if Folder(folder).facts.is_file() else None, figures))
         return
     if Folder(folder).facts.is_file():
         typer.echo(SIMULATION)
     _console().print(*(part for part in parts if part is not None))
-    if as_ != "epsilon" or at_delta:
-        _console().print(*ledger_figures(folder, as_, at_delta or (), client), sep="\n")
+    if figures:
+        _console().print(*map(str, figures), sep="\n")
 
 
 @app.command(epilog="Example: `tacit predict runs/digits-0 rows.csv --client 17 --out predictions.csv`")

@@ -207,6 +207,9 @@ def _unknown(owner: str, key: str, value: Any, names: Iterable[str], fields: Fie
     known = [*dict.fromkeys([*names, *(key for each in fields.values() for key in _keywords(each))])]
     known = [name for name in known if name != "self"]
     near = get_close_matches(key, known, 1)
+    if key in ("epsilon", "delta") and not near:  # the first thing that newcomers write, to a plan or to a privacy
+        budget = ", ".join(f"{name}={shown(value) if name == key else '...'}" for name in ("epsilon", "delta"))
+        return f"{owner}({key}={shown(value)}): a budget is a level's: Privacy(plan, levels=Level('private', {budget}))"
     remedy = f"did you mean '{near[0]}'?" if near else f"use one of {', '.join(known)}" if known else "leave it out"
     return f"{owner}({key}={shown(value)}): there is no '{key}': {remedy}"
 

@@ -326,10 +326,28 @@ def _at_level(path: Path, client: str, lines: Sequence[Line]) -> LedgerReport:
     return LedgerReport(shared, note=f"Client '{client}' is at level '{level}': {account}.")
 
 
+@dataclass(frozen=True)
+class AccountFigures:
+    """What one account has spent, in other figures than epsilon at its own delta."""
+
+    scope: str
+    unit: str
+    relation: str
+    figures: Figures
+    risk: Risk | None  # None where epsilon alone was asked for
+    elsewhere: tuple[tuple[float, float], ...]  # (another delta, epsilon there)
+
+    def __str__(self) -> str:
+        costs = [f"epsilon {shown(epsilon)} at delta {delta:g}" for delta, epsilon in self.elsewhere]
+        if self.risk is not None and self.figures != "epsilon":
+            costs.append(risk_in_words(self.risk, self.figures))
+        return f"{self.scope} ({self.unit}-level, {self.relation}): {'; '.join(costs)}"
+
+
 def ledger_figures(
     path: str | Path, figures: Figures, other_deltas: Sequence[float] = (), client: str | None = None
-) -> list[str]:
-    """The same in other figures, a line for each kind of account: of the one that spent most.
+) -> list[AccountFigures]:
+    """The same in other figures, for each kind of account: of the one that spent most.
 
     Args:
         path: as of `ledger_table`.
@@ -338,18 +356,17 @@ def ledger_figures(
         client: only the account of this client.
     """
     worst = [max(group, key=lambda line: line.epsilon) for group in ledger_table(path, True, client).groups()]
-    texts = []
+    found = []
     with open_ledger(Path(path)) as ledger:
         for line in worst:
             history = earlier_events.spent(ledger, line.scope, epochs=epochs_in(ledger_in(Path(path)).parent))
-            costs = [
-                f"epsilon {shown(answer(history, delta, line.relation, line.accountant).epsilon)} at delta {delta:g}"  # type: ignore[arg-type]
+            elsewhere = tuple(
+                (delta, answer(history, delta, line.relation, line.accountant).epsilon)  # type: ignore[arg-type]
                 for delta in other_deltas
-            ]
-            if figures != "epsilon":
-                costs.append(risk_in_words(risk(profile(history, line.relation, line.accountant)), figures))  # type: ignore[arg-type]
-            texts.append(f"{line.scope} ({line.unit}-level, {line.relation}): {'; '.join(costs)}")
-    return texts
+            )
+            told = None if figures == "epsilon" else risk(profile(history, line.relation, line.accountant))  # type: ignore[arg-type]
+            found.append(AccountFigures(line.scope, line.unit, line.relation, figures, told, elsewhere))
+    return found
 
 
 def _comparable(line: Line) -> tuple[str, str, str, float]:

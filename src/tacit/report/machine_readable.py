@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from tacit.report.budget import ChangesReport, LedgerReport
+from tacit.report.budget import AccountFigures, ChangesReport, LedgerReport
 from tacit.report.summary import RunSummary
 
 
@@ -64,8 +64,10 @@ def run_record(run: RunSummary, folder: Path) -> dict[str, Any]:
     }
 
 
-def ledger_record(parts: Sequence[object], simulation: str | None) -> dict[str, Any]:
-    """Accounts, and clients that changed their level, as the ledger has them."""
+def ledger_record(
+    parts: Sequence[object], simulation: str | None, figures: Sequence[AccountFigures] = ()
+) -> dict[str, Any]:
+    """Accounts, and clients that changed their level, as the ledger has them; other figures where asked for."""
     accounts = [part for part in parts if isinstance(part, LedgerReport)]
     changes = [part for part in parts if isinstance(part, ChangesReport)]
     return {
@@ -73,6 +75,7 @@ def ledger_record(parts: Sequence[object], simulation: str | None) -> dict[str, 
         "note": "".join(part.note for part in accounts),
         "accounts": [line for part in accounts for line in part.lines],
         "changes": [group for part in changes for group in part.groups],
+        "figures": figures,
     }
 
 
