@@ -86,6 +86,18 @@ def test_a_ledger_is_told_as_mu_and_at_another_delta(tmp_path: Path) -> None:
     assert record["elsewhere"] == [[1e-3, pytest.approx(gaussian_epsilon(1.0, 1e-3), rel=1e-3)]]
 
 
+def test_every_level_of_a_ledger_is_told_as_mu(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        for level, noise in (("strict", 2.0), ("relaxed", 1.0)):
+            ledger.budget(f"level:{level}", "client", "add/remove", None, 1e-5, "pld")
+            ledger.charge(0, [Charge(f"level:{level}", "client", "add/remove", dp.GaussianDpEvent(noise))])
+    told = {each.scope: each.risk for each in ledger_figures(tmp_path / "ledger.sqlite", "mu")}
+    assert {scope: risk and round(risk.mu, 2) for scope, risk in told.items()} == {
+        "level:relaxed": 1.0,
+        "level:strict": 0.5,
+    }
+
+
 HISTORIES: list[tuple[Any, int]] = [
     (dp.GaussianDpEvent(2.0), 3),
     (dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.2)), 500),

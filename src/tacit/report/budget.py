@@ -347,7 +347,7 @@ class AccountFigures:
 def ledger_figures(
     path: str | Path, figures: Figures, other_deltas: Sequence[float] = (), client: str | None = None
 ) -> list[AccountFigures]:
-    """The same in other figures, for each kind of account: of the one that spent most.
+    """The same in other figures: of every level; where clients have accounts, of the one that spent most.
 
     Args:
         path: as of `ledger_table`.
@@ -355,10 +355,13 @@ def ledger_figures(
         other_deltas: what the account costs at each of them.
         client: only the account of this client.
     """
-    worst = [max(group, key=lambda line: line.epsilon) for group in ledger_table(path, True, client).groups()]
+    groups = ledger_table(path, True, client).groups()
+    levels = [line for group in groups for line in group if line.scope.startswith("level:")]
+    clients = [[line for line in group if line not in levels] for group in groups]
+    told_of = levels + [max(group, key=lambda line: line.epsilon) for group in clients if group]
     found = []
     with open_ledger(Path(path)) as ledger:
-        for line in worst:
+        for line in told_of:
             history = earlier_events.spent(ledger, line.scope, epochs=epochs_in(ledger_in(Path(path)).parent))
             elsewhere = tuple(
                 (delta, answer(history, delta, line.relation, line.accountant).epsilon)  # type: ignore[arg-type]
