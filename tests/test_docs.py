@@ -60,6 +60,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")  # pages are read in a checkout
     exec("\n".join(blocks(ROOT / page, "python")), {"__name__": "page"})
     assert RUNNABLE[page] in capsys.readouterr().out
 

@@ -102,7 +102,7 @@ def test_the_ledger_command_tells_changes_by_history_and_by_client(tmp_path: Pat
     assert "open 2-3 (no guarantee)" in one
     assert "level:private" not in one
     assert "Changes of level: 1 clients" in one
-    assert "never changed its level" in ledger("--client", "7")
+    assert "Client '7' is at level 'private'" in ledger("--client", "7")
 
 
 def test_changes_may_stand_in_a_file(tmp_path: Path) -> None:

@@ -198,12 +198,9 @@ def test_metrics_forget_and_remember(tmp_path: Path) -> None:
     assert Metrics(path).rows == [Row(1, 'odd, "level"', "x", 0.1 + 0.2)]
 
 
-def test_a_level_called_all_is_told_apart(tmp_path: Path) -> None:
-    levels = "levels={all={epsilon=6.0,delta=1e-2},open={}}"
-    result = run(tmp_path / "a", levels, "rounds=2")
-    assert result.findings.value("all_", "clients") == 16
-    assert result.findings.value(ALL, "clients") == 20
-    assert result.findings.epsilons["all"]["pld"] > 0
+def test_a_level_called_all_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TacitError, match="a level cannot be called 'all'"):
+        run(tmp_path / "a", "levels={all={epsilon=6.0,delta=1e-2},open={}}", "rounds=2")
 
 
 def small_run(**options: object) -> tacit.Result:

@@ -68,7 +68,7 @@ def interrupt(patch: pytest.MonkeyPatch, how: str) -> None:
     elif kind == "kill":
         patch.setattr(SimulatedCohort, "collect", killed_after_charging(int(round)))
     elif kind == "disk":
-        patch.setattr(Metrics, "append", full_disk(10))
+        patch.setattr(Metrics, "append", full_disk(26))
 
 
 STOPS = {"never": 8, "ctrl-c 3": 3, "kill 1": 1, "kill 5": 5, "kill 8": 8, "disk full": 4}

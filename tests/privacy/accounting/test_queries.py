@@ -170,8 +170,8 @@ class Fast(Seeded):
     def __init__(self) -> None:
         super().__init__(torch.zeros(2, dtype=torch.int64))
 
-    def normal(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.randn(size, dtype=dtype)
+    def noisy(self, values: torch.Tensor, std: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
+        return (values + std * torch.randn_like(values)) / divisor
 
 
 def _at_least(successes: int, trials: int) -> float:
