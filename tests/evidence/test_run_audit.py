@@ -96,6 +96,7 @@ def test_every_planted_fault_has_the_same_run_without_it() -> None:
     assert not FAULTS["no clip on one tensor"].honest().disproved
 
 
+@pytest.mark.slow
 def test_a_small_federation_is_attacked_by_many_trainings() -> None:
     """One canary among three clients: the bound is below the claim, and finds something of it."""
     found = audit_repeatedly(parts_of(z=0.7, clients=3, rounds=1), runs=100)

@@ -30,7 +30,10 @@ def clients() -> FederatedDataset:
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["by torch", "compiled"])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(torch.float64, id="by torch", marks=pytest.mark.slow), pytest.param(torch.float32, id="compiled")],
+)
 @pytest.mark.parametrize("method", [FedAvg(LocalSgd(0.1)), Ditto(FedAvg(LocalSgd(0.1)))], ids=["fedavg", "ditto"])
 def test_a_recorded_round_of_unequal_clients_is_the_plain_one(method: Method, dtype: torch.dtype, epochs: int) -> None:
     def after_rounds(rounds: int) -> torch.Tensor:
