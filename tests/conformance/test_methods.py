@@ -182,14 +182,13 @@ def test_the_page_says_which_methods_the_record_plan_accepts() -> None:
 def test_the_result_does_not_depend_on_the_chunk_size(method: Method, plan: str) -> None:
     """Over two rounds: half of the clients come back to states that were kept."""
     privacy = unless_refused(method, plan)
-    results = [run(method, privacy, ragged(10), rounds=2, chunk=chunk) for chunk in (1, 4, 100)]
+    results = [run(method, privacy, ragged(10), rounds=2, chunk=chunk) for chunk in (1, 4)]
     for result in results:
         result.go()
-    first, *others = results
-    for other in others:
-        assert largest_difference(tree.join(first.progress.server.view), tree.join(other.progress.server.view)) < 1e-9
-        assert largest_difference(states(first), states(other)) < 1e-9
-        assert np.array_equal(first.store.touched, other.store.touched)
+    alone, together = results
+    assert largest_difference(tree.join(alone.progress.server.view), tree.join(together.progress.server.view)) < 1e-9
+    assert largest_difference(states(alone), states(together)) < 1e-9
+    assert np.array_equal(alone.store.touched, together.store.touched)
 
 
 @pytest.mark.parametrize("plan", ["local", "distributed"])
