@@ -169,7 +169,7 @@ def test_what_cannot_work_is_refused() -> None:
         (MixtureMeans(), "noise_variance"),
         (MixtureMeans(noise_variance=1.0, message=RandomisedResponse(1.0), radius=1.0), "two values"),
         (MixtureMeans(noise_variance=1.0, message=Quantized(1), radius=1.0), "two values"),
-        (MixtureMeans(noise_variance=1.0, message=Central(1.0, 1e-5), radius=1.0), "Central"),
+        (MixtureMeans(noise_variance=1.0, message=Central(1.0, 1e-5)), "radius"),
         (MixtureMeans(noise_variance=1.0, message=LocalGaussian(1.0, 1e-5)), "radius"),
         (MixtureMeans(noise_variance=1.0, n_kinds=50), "kinds"),
         (MixtureMeans(noise_variance=1.0, centres=[[0.0], [1.0]], weights=[-1, 2]), "weights"),

@@ -20,6 +20,7 @@ from tacit.errors import TacitError
 from tacit.estimation.base import Array
 from tacit.estimation.collect import SURE, likely
 from tacit.estimation.messages import Domain, Message, source
+from tacit.estimation.private_clustering import STARTING, Sums, cluster_sums, find_starts, release_sums
 from tacit.estimation.regression_linear import LEAST, Floats, Floor, Ints, Prior, along, spread
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _STILL: Final = 1e-6
 _SINGULAR: Final = 1e-10
 _ENDLESS: Final = 1e6
 _HALVES: Final = 60
+EM_RELEASES: Final = 8  # of a trusted server: the first finds where to start
 
 
 def k_means(points: Array, k: int, seed: int, starts: int, centres: Array | None = None) -> tuple[Ints, Array]:
@@ -162,6 +164,8 @@ def alternate(
 ) -> Kinds:
     """Algorithm 1: clients send their current estimates, the server clusters them. One message a round, each clipped,
     all rounds together within the message's budget."""
+    if message.server_std(domain) > 0:
+        return _alternate_privately(values, variance, k, rounds, message, domain, seed)
     each = message.repeated(rounds)
     current, kinds = values, None
     for at in range(rounds):
@@ -170,6 +174,54 @@ def alternate(
         current = kinds.estimate(values, variance)[1]
     assert kinds is not None
     return kinds
+
+
+def _alternate_privately(
+    values: Array, variance: Array, k: int, rounds: int, message: Message, domain: Domain, seed: int | None
+) -> Kinds:
+    """Algorithm 1 with a trusted server: a round is one noisy step of Lloyd's algorithm, the first one `STARTING`."""
+    each = message.repeated(releases(rounds, message))
+    centres, sums = cluster_sums(values, k, None, each, domain, seed, 0)
+    kinds = Kinds(centres, sums.shares)
+    for at in range(1, rounds):
+        current = kinds.estimate(values, variance)[1]
+        centres, sums = cluster_sums(current, k, centres, each, domain, seed, STARTING + at - 1)
+        kinds = Kinds(centres, sums.shares)
+    return kinds
+
+
+def releases(rounds: int, message: Message) -> int:
+    """How often something is released in so many rounds: with a server's noise, clusters must first be found."""
+    return rounds + (STARTING - 1 if message.server_std(Domain(1.0)) > 0 else 0)
+
+
+def maximise_privately(
+    values: Array, variance: Array, k: int, message: Message, domain: Domain, seed: int | None, within: float | None
+) -> Kinds:
+    """Expectation-maximisation with a trusted server: `EM_RELEASES` noisy sums, all within the message's budget.
+
+    A client's weight for a kind is its posterior, from its own data and from what was released before. Each client
+    counts once, however many samples it has. Kinds are known as far as the last release tells; one that nobody is seen
+    in moves nobody.
+    """
+    each = message.repeated(EM_RELEASES)
+    centres = find_starts(values, k, each, domain, seed, 0)
+    noise, spread = float(variance.mean()), within or 0.0
+    kinds, sums = _wide(Kinds(centres, np.full(k, 1 / k)), spread), None
+    for at in range(1, EM_RELEASES):
+        sums = release_sums(values, kinds.posterior(values, variance), each, domain, seed, at)
+        centres = sums.means(domain, kinds.centres)
+        if within is None:
+            spread = max(float(sums.shares @ sums.inside(centres, domain)) - noise, 0.0)
+        kinds = _wide(Kinds(centres, sums.shares), spread)
+    assert sums is not None  # several releases
+    return _told_by(kinds, sums, noise)
+
+
+def _told_by(kinds: Kinds, sums: Sums, noise: float) -> Kinds:
+    most = _ENDLESS * (noise + kinds.within + np.square(kinds.centres).mean())
+    doubt = np.minimum(sums.doubt(kinds.within + noise), most)
+    return Kinds(kinds.centres, kinds.weights, doubt + kinds.within, kinds.within)
 
 
 def expectation_maximisation(sent: Array, variance: Array, k: int, seed: int | None, within: float | None) -> Kinds:
@@ -260,8 +312,7 @@ def rounds(model: "RegressionModel", plan: Rounds, discrete: bool) -> Clustered:
     """
     theta, noise, prior, floor = model.begin(plan.noise), plan.noise, None, plan.floor or LEAST
     for at in range(plan.letters.rounds):
-        sent, added = _send(plan.letters, theta, at)
-        prior = cluster(sent, plan.k, None if prior is None else prior.means, at, added, floor)
+        prior = _clustered(plan, theta, None if prior is None else prior.means, at, floor)
         if at == 0 and plan.floor is None:
             floor = max(0.1 * float(prior.variances.min()), 1e-10)
         prior = prior._replace(noise=noise, variances=np.maximum(prior.variances, floor))
@@ -307,11 +358,17 @@ def _steepness(model: "RegressionModel", noise: float) -> Floats:
     return longest[:, None] ** 2 / model.softness(noise)
 
 
-def _send(letters: "Letters", theta: Floats, at: int) -> tuple[Floats, float]:
-    """What the server gets, and the variance that the message adds to each entry."""
-    sender, domain = letters.message.repeated(letters.rounds), Domain(letters.radius, dimension=theta.shape[1])
-    if sender.server_std(domain) > 0:
+def _clustered(plan: Rounds, theta: Floats, centres: Floats | None, at: int, floor: float) -> Prior:
+    """Clusters of what clients have now: of their messages, or with a trusted server from noisy sums."""
+    letters, domain = plan.letters, Domain(plan.letters.radius, dimension=theta.shape[1])
+    sender = letters.message.repeated(releases(letters.rounds, letters.message))
+    if sender.server_std(domain) == 0:
+        sent = sender.send(theta, domain, source(letters.seed, "regression/theta", at))
+        return cluster(sent, plan.k, centres, at, sender.variance(domain), floor)
+    first = at if centres is None else at + STARTING - 1
+    means, sums = cluster_sums(theta, plan.k, centres, sender, domain, letters.seed, first)
+    if not sums.seen.any():
         raise TacitError(
-            "clustering reads single messages, which a trusted server's noise does not cover: use LocalGaussian"
+            f"noise of {sums.count_std:.3g} on counts drowns {len(theta):,} clients: use more epsilon or fewer rounds"
         )
-    return sender.send(theta, domain, source(letters.seed, "regression/theta", at)), sender.variance(domain)
+    return Prior(sums.shares, means, np.maximum(sums.inside(means, domain), floor), 1.0)

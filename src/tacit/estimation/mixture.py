@@ -20,7 +20,14 @@ from tacit.estimation.base import (
     check_sizes,
     check_vector,
 )
-from tacit.estimation.clustering import Kinds, alternate, expectation_maximisation
+from tacit.estimation.clustering import (
+    EM_RELEASES,
+    Kinds,
+    alternate,
+    expectation_maximisation,
+    maximise_privately,
+    releases,
+)
 from tacit.estimation.messages import Domain, source
 from tacit.estimation.shrinkage import Moments, SampledMeans, check_delta, guarantee
 
@@ -38,7 +45,9 @@ class MixtureMeans(SampledMeans):
     given. `message` as for `GaussianMeans`; private ones need `radius`, see `lemma_radius`. `moments`: "debiased"
     learns from one message a client by expectation-maximisation that accounts for the noise of sample and message;
     "as-published" is Algorithm 1, `rounds` times k-means of the clients' current estimates, no variance within kinds:
-    private messages are then calibrated so that all `rounds` of them together cost the stated epsilon.
+    private messages are then calibrated so that all `rounds` of them together cost the stated epsilon. With `Central` a
+    trusted server sums what clients say of each kind and releases noisy sums (`private_clustering`), a few times; all
+    releases together cost the stated epsilon, and far fewer clients are enough than for `LocalGaussian`.
 
     `expected_mse_` is each client's posterior variance, whose mean is Theorem 5's error if the prior is right. Learned
     centres are taken as known only as far as the messages tell (`kinds_.doubt`): behind much noise, clients stay local.
@@ -91,15 +100,16 @@ class MixtureMeans(SampledMeans):
         if len(values) < max(k, 2):
             raise TacitError(f"{len(values)} clients cannot show {k} kinds: give centres and weights, or more clients")
         check_delta(self.message_, len(values))
-        if self.message_.server_std(Domain(1.0)) > 0:
-            raise TacitError("Central releases a sum, and clustering needs messages: use LocalGaussian or Quantized")
         if self.message_.bits(Domain(1.0)) == 1:
             raise TacitError("a message of two values cannot show kinds of clients: use LocalGaussian or more bits")
         domain = self._domain(d)
         if self.moments == "as-published":
             rounds = check_count("rounds", self.rounds)
             kinds = alternate(values, variance, k, rounds, self.message_, domain, self.seed)
-            return kinds, guarantee(self.message_, domain, rounds, self.seed)
+            return kinds, guarantee(self.message_, domain, releases(rounds, self.message_), self.seed)
+        if self.message_.server_std(domain) > 0:
+            kinds = maximise_privately(values, variance, k, self.message_, domain, self.seed, within)
+            return kinds, guarantee(self.message_, domain, EM_RELEASES, self.seed)
         sent = self.message_.send(values, domain, source(self.seed, "message", 0))
         added = self.message_.variance(domain)
         kinds = expectation_maximisation(sent, variance + added, k, self.seed, within)

@@ -15,7 +15,7 @@ from tacit.core.checked import checked_names
 from tacit.errors import TacitError
 from tacit.estimation import base
 from tacit.estimation.base import Array, PersonalEstimator, check_choice, check_count, check_fitted, check_positive
-from tacit.estimation.clustering import Rounds, cluster, discrete_shares, rounds
+from tacit.estimation.clustering import Rounds, cluster, discrete_shares, releases, rounds
 from tacit.estimation.messages import Domain, Message, message_of
 from tacit.estimation.regression_learn import (
     Climb,
@@ -360,7 +360,8 @@ class MixturePriorRegressions(Settings):
         rows = self._read(X, y, groups, offsets)
         self._check()
         self.n_iter_ = self.rounds
-        self._sends(self.message, Domain(self.radius, dimension=self.n_features_in_), self.rounds, False)
+        sent = self.rounds if self.message is None else releases(self.rounds, self.message)
+        self._sends(self.message, Domain(self.radius, dimension=self.n_features_in_), sent, False)
         model = model_of(self.task, rows, self.local_variance)
         return self._by_em(model) if self.solver == "em" else self._by_rounds(model)
 
