@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import quad
 
 from tacit.core import tree
 from tacit.core.contract import Losses, Method, Shared, Site, Tree
@@ -25,7 +26,7 @@ from tacit.methods import (
     PFedMe,
     QuPeD,
 )
-from tacit.methods.mutual import kl
+from tacit.methods.mutual import kl, log_normaliser
 from tacit.rounds.assemble import Privacy
 from tests.methods.test_closed_forms import START, TASK, reply, site
 from tests.worlds import largest_difference, run, states
@@ -73,6 +74,34 @@ def test_adapeds_psi_settles_at_the_divergence() -> None:
         psi.append(float(view.extra["psi"]))
     assert psi[-1] == pytest.approx(float(divergence.mean()), rel=0.2)
     assert psi[0] > psi[-1]
+
+
+def test_the_normaliser_is_the_integral_over_all_outputs() -> None:
+    """Section 6.2.1 for two classes by quadrature, and for three over a grid of the simplex."""
+    p = np.array([0.2, 0.8])
+    whole, _ = quad(lambda q: np.exp(-3 * (p * np.log(p / np.array([q, 1 - q]))).sum()), 0, 1)
+    assert float(log_normaliser(torch.tensor(3.0), torch.tensor(p).log()).exp()) == pytest.approx(whole, rel=1e-6)
+    p, side = np.array([0.2, 0.3, 0.5]), (np.arange(400) + 0.5) / 400
+    a, b = np.meshgrid(side, side)
+    a, b = a[a + b < 1], b[a + b < 1]
+    gaps = sum(share * np.log(share / q) for share, q in zip(p, (a, b, 1 - a - b), strict=True))
+    assert float(log_normaliser(torch.tensor(3.0), torch.tensor(p).log()).exp()) == pytest.approx(
+        float(np.exp(-3 * gaps).mean()) * len(a) / 400**2, rel=0.01
+    )
+
+
+def test_with_the_exact_normaliser_psi_settles_where_the_divergence_is_the_one_it_expects() -> None:
+    """The slope in 1 / (2 psi) is KD less its mean under the prior."""
+    method = AdaPeD(LocalSgd(1e-12), LocalSgd(1e-12), psi=0.5, psi_lr=0.05, floor=1e-3, normaliser="exact")
+    here, view = site(), method.init(START).view
+    for _ in range(50):
+        change = method.client(view, OTHER, here).upload.extra["psi"]
+        view = Shared(view.model, {"psi": view.extra["psi"] + change})
+    x = torch.cat([here.batch(step).x for step in range(here.steps)])
+    teacher = TASK.apply(START, x)
+    strength = (1 / (2 * view.extra["psi"])).double().requires_grad_()
+    (slope,) = torch.autograd.grad(log_normaliser(strength, teacher.detach()).mean(), strength)
+    assert float(kl(TASK, START, OTHER, x).mean()) == pytest.approx(-float(slope), rel=0.1)
 
 
 def test_adapeds_psi_never_falls_below_its_floor() -> None:
@@ -285,6 +314,35 @@ def test_a_gaussian_prior_shrinks_to_the_mean() -> None:
 def test_a_laplace_prior_finds_the_median() -> None:
     view, _ = settled(Personal(L1(0.0, reach=0.02)), [1.0, 1.0, 9.0])
     assert float(view.model["w"]) == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_learned_gaussian_strength_settles_where_clients_lie_as_far_apart_as_it_says() -> None:
+    """theta - mu = gap / (1 + s), so that s rows 9 / (1 + s)^2 = 1; it is the smaller root that holds still."""
+    learned = L2(0.05, strength_lr=0.5, rows=10 / 9)
+    view, thetas = settled(Personal(learned), [-3.0, 3.0])
+    strength = float(view.extra["log_strength"].exp())
+    assert strength == pytest.approx((8 - 60**0.5) / 2, rel=1e-5)
+    assert thetas == pytest.approx([-3 / (1 + strength), 3 / (1 + strength)], rel=1e-4)
+
+
+def test_a_learned_laplace_strength_settles_likewise() -> None:
+    """theta - mu = gap - s, so that s rows (3 - s) = 1."""
+    view, _ = settled(Personal(L1(0.05, strength_lr=0.2, rows=1.0)), [-3.0, 3.0])
+    assert float(view.extra["log_strength"].exp()) == pytest.approx((3 - 5**0.5) / 2, rel=0.02)
+
+
+def test_a_learned_strength_ends_at_its_limit_where_clients_hardly_differ() -> None:
+    """rows 9 < 4: the joint objective falls without end as the strength grows, and `most` is its end."""
+    for prior in (L2(0.05, strength_lr=0.5, rows=0.4), L1(0.05, strength_lr=0.5, rows=0.4)):
+        view, _ = settled(Personal(prior), [-3.0, 3.0])
+        assert float(view.extra["log_strength"].exp()) == pytest.approx(1.0)
+
+
+def test_a_client_far_away_moves_a_learned_strength_by_no_more_than_any_other() -> None:
+    prior = L2(0.05, strength_lr=0.5)
+    gamma = prior.start(number(0.0))
+    told = [float(prior.message(number(far), gamma, parabola(1.0, 0.0)).extra["log_strength"]) for far in (0.0, 1e9)]
+    assert told == pytest.approx([0.25, -0.75])
 
 
 def test_a_mixture_finds_the_kinds_of_clients_and_their_shares() -> None:

@@ -4,6 +4,7 @@ AdaPeD with local fine-tuning (Ozkara et al. 2023), Algorithm 6: clients that ar
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,9 +13,10 @@ from tacit.core import tree
 from tacit.core.checked import INLINE, checked
 from tacit.core.contract import Losses, Method, Reply, Server, Shared, Site, Task, Tree
 from tacit.core.tree import View
-from tacit.methods.mutual import Distillation, lesson, taught
+from tacit.methods.mutual import Distillation, divergence, lesson, log_normaliser, taught
 from tacit.methods.optimizers import LocalSgd, check, plain
 
+Normaliser = Literal["surrogate", "exact"]
 PSI = "extra/psi"  # beside model/..., as tree.join names them
 
 
@@ -39,6 +41,8 @@ class AdaPeD(Method):
         psi_lr: the rate at which psi is learned; 0 keeps it.
         floor: psi never falls below it.
         distillation: "mutual", or "as-published".
+        normaliser: of the prior of (65) with psi as a variance. "surrogate" is the paper's log(2 psi) / 2, which is a
+            Gaussian's; "exact" is that of Section 6.2.1 (`mutual.log_normaliser`), a row's outputs one draw of it.
 
     Raises:
         TacitError: a rate or floor that is not positive, a psi below its floor, or a momentum.
@@ -55,6 +59,7 @@ class AdaPeD(Method):
     psi_lr: float = 0.03  # eta_3
     floor: float = 0.5
     distillation: Distillation = "mutual"
+    normaliser: Normaliser = "surrogate"
 
     def __post_init__(self) -> None:
         plain("AdaPeD", self.local, self.personal)
@@ -86,8 +91,10 @@ class AdaPeD(Method):
         """Lines 12 to 15: mu <- mu - eta_2 grad KD / (2 psi), psi <- psi - eta_3 (1 / (2 psi) - KD / (2 psi^2))."""
 
         def losses(params: View, x: Tensor, y: Tensor) -> Tensor:
-            psi = params[PSI]
-            learned = lesson(self.distillation, site.task, tree.strip("model", params), theta, x)
+            psi, mu = params[PSI], tree.strip("model", params)
+            learned = lesson(self.distillation, site.task, mu, theta, x)
+            if self.normaliser == "exact":
+                return learned / (2 * psi.detach()) + exact_scale(site.task, mu, theta, psi, x)
             return (2 * psi).log() / 2 + learned / (2 * psi)
 
         gradient = site.private_grad(shared, step, losses)
@@ -103,6 +110,12 @@ class AdaPeD(Method):
 
     def floored(self, shared: Tree) -> Tree:
         return shared | {PSI: shared[PSI].clamp(min=self.floor)}
+
+
+def exact_scale(task: Task, mu: View, theta: View, psi: Tensor, x: Tensor) -> Tensor:
+    """What psi minimises for each example: D_KL(p_mu || p_theta) / (2 psi) and the log of what normalises it."""
+    teacher, student = task.apply(mu, x).detach(), task.apply(theta, x).detach()
+    return divergence(teacher, student) / (2 * psi) + log_normaliser(1 / (2 * psi), teacher)
 
 
 def personal_losses(task: Task, shared: Tree) -> Losses:
@@ -134,6 +147,7 @@ class AdaPeDAlone(AdaPeD):
         psi_lr: as in `AdaPeD`.
         floor: as in `AdaPeD`.
         distillation: as in `AdaPeD`.
+        normaliser: as in `AdaPeD`.
         most: rounds in a row that a client trains alone.
 
     Raises:

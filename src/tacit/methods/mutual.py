@@ -20,7 +20,7 @@ Distillation = Literal["mutual", "as-published"]
 
 def kl(task: Task, teacher: View, student: View, x: Tensor) -> Tensor:
     """D_KL(p_teacher || p_student) of the softmax outputs, one number for each example; at least 0."""
-    return _divergence(task.apply(teacher, x), task.apply(student, x))
+    return divergence(task.apply(teacher, x), task.apply(student, x))
 
 
 def taught(task: Task, teacher: View, student: View, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def taught(task: Task, teacher: View, student: View, x: Tensor, y: Tensor) -> tu
     """
     outputs, answers = task.apply(student, x), task.apply(teacher, x)
     sound = answers.isfinite().all(-1, keepdim=True)
-    return task.loss(outputs, y), _divergence(torch.where(sound, answers, outputs.detach()), outputs)
+    return task.loss(outputs, y), divergence(torch.where(sound, answers, outputs.detach()), outputs)
 
 
 def lesson(how: Distillation, task: Task, shared: View, personal: View, x: Tensor) -> Tensor:
@@ -43,7 +43,25 @@ def lesson(how: Distillation, task: Task, shared: View, personal: View, x: Tenso
     return kl(task, personal, shared, x) if how == "mutual" else kl(task, shared, personal, x)
 
 
-def _divergence(teacher: Tensor, student: Tensor) -> Tensor:
+def log_normaliser(strength: Tensor, outputs: Tensor) -> Tensor:
+    """log of the integral of exp(-strength D_KL(p || q)) over all q, for each row of outputs: p is their softmax.
+
+    The density of Section 6.2.1 of Ozkara et al., eq. (65), is a Dirichlet one: exp(strength H(p)) times the product
+    of q_y^(strength p_y), so that the integral is exp(strength H(p)) B(1 + strength p). The paper prints it for two
+    classes, with p_mu / strength in place of strength p_mu. The density is with respect to the area of the simplex.
+
+    >>> outputs = torch.tensor([0.3, 0.7], dtype=torch.float64).log()
+    >>> round(float(log_normaliser(torch.tensor(4.0, dtype=torch.float64), outputs).exp()), 4)
+    0.4962
+    """
+    logs = outputs.log_softmax(-1)
+    shares = logs.exp()
+    raised = 1 + strength * shares
+    return -strength * (shares * logs).sum(-1) + raised.lgamma().sum(-1) - raised.sum(-1).lgamma()
+
+
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """D_KL of the softmax of two rows of outputs."""
     of_teacher, of_student = teacher.log_softmax(-1), student.log_softmax(-1)
     return (of_teacher.exp() * (of_teacher - of_student)).sum(-1)
 

@@ -5,6 +5,7 @@ Priors of the personal parameters: how a client is pulled, what it tells, what t
 Gamma, the prior's parameters, is what is shared. Each prior states -log p(theta; Gamma) up to what does not move.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -43,51 +44,77 @@ class Prior(Protocol):
         return tree.split(tree.add(tree.join(gamma), tree.join(mean)))
 
 
+SCALE: Final = "log_strength"  # in what is shared, where the strength is learned
+_FAR: Final = 4.0  # a client's distance counts as so many times the expected one at the most
+
+
 @checked
 @dataclass(frozen=True)
 class L2(Prior):
-    """N(mu, 1/strength): strength/2 |theta - mu|^2. The server's mu is the mean of the thetas.
+    """N(mu, 1 / (strength rows)): strength/2 |theta - mu|^2 beside the mean loss. mu goes to the mean of the thetas.
+
+    With `strength_lr` the strength is learned, too, as AdaPeD learns psi. A round moves its logarithm by
+    strength_lr/2 (1 - strength rows m), m the mean square of a coordinate of theta - mu: it settles where clients lie
+    as far from mu as the prior says. Eq. (12) has no minimum in theta and the strength together (theta -> mu, strength
+    -> infinity), so where clients differ by little more than their own noise the strength ends at `most`.
 
     Args:
-        strength: of the pull to mu, 0 or more; 0 is training alone.
+        strength: of the pull to mu, 0 or more; 0 is training alone. Where it is learned, its start.
+        strength_lr: the rate at which it is learned; 0 keeps it.
+        rows: about how many rows a client has, a public number: the loss is a mean over them.
+        most: a learned strength never rises above it. Steps are stable where it is below 1 / their rate.
 
     Raises:
-        TacitError: a negative strength.
+        TacitError: a negative strength or rate, a limit or rows that are not positive, or a start of 0 or above `most`
+            where the strength is learned.
 
     Example:
         >>> import tacit
-        >>> tacit.Personal(tacit.L2(strength=1.0)).prior.strength
+        >>> tacit.Personal(tacit.L2(strength=0.1, strength_lr=0.5, rows=600)).prior.most
         1.0
     """
 
     strength: float = 0.1
+    strength_lr: float = 0.0
+    rows: float = 1.0
+    most: float = 1.0
 
     def __post_init__(self) -> None:
-        check("strength", self.strength)
+        _check_scale(self.strength, self.strength_lr, self.rows, self.most)
 
     def start(self, params: Tree) -> Shared:
-        return Shared(params)
+        return _with_scale(params, self.strength, self.strength_lr)
 
     def pull(self, theta: Tree, gamma: Shared) -> Tree:
-        return tree.scale(tree.sub(theta, gamma.model), self.strength)
+        return tree.scale(tree.sub(theta, gamma.model), _strength(gamma, self.strength))
 
     def message(self, theta: Tree, gamma: Shared, site: Site) -> Shared:
-        return Shared(tree.sub(theta, gamma.model))
+        gap = tree.sub(theta, gamma.model)
+        apart = _strength(gamma, self.strength) * self.rows * _mean(tree.each(torch.square, gap))
+        return Shared(gap, _scale_step(gamma, apart, self.strength_lr / 2))
+
+    def learn(self, gamma: Shared, mean: Shared) -> Shared:
+        return _capped(super().learn(gamma, mean), self.most)
 
 
 @checked
 @dataclass(frozen=True)
-class L1(L2):
+class L1(Prior):
     """Laplace around mu: strength |theta - mu|_1, which leaves most coordinates at mu. mu goes to the median.
 
-    A message moves no coordinate further than `reach`: with a small one only the sign counts, as for a median.
+    A message moves no coordinate further than `reach`: with a small one only the sign counts, as for a median. With
+    `strength_lr` the strength is learned as in `L2`: the density is strength rows / 2 exp(-strength rows |theta - mu|),
+    and the logarithm moves by strength_lr (1 - strength rows m), m the mean of |theta - mu| over coordinates.
 
     Args:
-        strength: of the pull to mu, 0 or more.
+        strength: of the pull to mu, 0 or more. Where it is learned, its start.
         reach: how far a message moves a coordinate at the most, above 0.
+        strength_lr: the rate at which the strength is learned; 0 keeps it.
+        rows: about how many rows a client has, a public number.
+        most: a learned strength never rises above it.
 
     Raises:
-        TacitError: a negative strength, or a reach that is not positive.
+        TacitError: as in `L2`, or a reach that is not positive.
 
     Example:
         >>> import tacit
@@ -97,16 +124,61 @@ class L1(L2):
 
     strength: float = 0.001
     reach: float = 0.01
+    strength_lr: float = 0.0
+    rows: float = 1.0
+    most: float = 1.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        _check_scale(self.strength, self.strength_lr, self.rows, self.most)
         check("reach", self.reach, positive=True)
 
+    def start(self, params: Tree) -> Shared:
+        return _with_scale(params, self.strength, self.strength_lr)
+
     def pull(self, theta: Tree, gamma: Shared) -> Tree:
-        return tree.scale(tree.each(torch.sign, tree.sub(theta, gamma.model)), self.strength)
+        return tree.scale(tree.each(torch.sign, tree.sub(theta, gamma.model)), _strength(gamma, self.strength))
 
     def message(self, theta: Tree, gamma: Shared, site: Site) -> Shared:
-        return Shared(tree.each(lambda gap: gap.clamp(-self.reach, self.reach), tree.sub(theta, gamma.model)))
+        gap = tree.sub(theta, gamma.model)
+        apart = _strength(gamma, self.strength) * self.rows * _mean(tree.each(torch.abs, gap))
+        near = tree.each(lambda leaf: leaf.clamp(-self.reach, self.reach), gap)
+        return Shared(near, _scale_step(gamma, apart, self.strength_lr))
+
+    def learn(self, gamma: Shared, mean: Shared) -> Shared:
+        return _capped(super().learn(gamma, mean), self.most)
+
+
+def _check_scale(strength: float, rate: float, rows: float, most: float) -> None:
+    check("strength", strength, positive=rate > 0, most=most if rate > 0 else math.inf)
+    check("strength_lr", rate)
+    check("rows", rows, positive=True)
+    check("most", most, positive=True)
+
+
+def _with_scale(params: Tree, strength: float, rate: float) -> Shared:
+    """The prior at its start; the strength is shared only where it is learned."""
+    if rate == 0:
+        return Shared(params)
+    return Shared(params, {SCALE: torch.full((), math.log(strength), dtype=next(iter(params.values())).dtype)})
+
+
+def _strength(gamma: Shared, fixed: float) -> float | Tensor:
+    return gamma.extra[SCALE].exp() if SCALE in gamma.extra else fixed
+
+
+def _scale_step(gamma: Shared, apart: float | Tensor, rate: float) -> Tree:
+    """What a client says of the scale: `apart` is its distance in units of the expected one, bounded for all."""
+    return {SCALE: rate * (1 - torch.as_tensor(apart).clamp(max=_FAR))} if SCALE in gamma.extra else {}
+
+
+def _capped(gamma: Shared, most: float) -> Shared:
+    extra = {name: leaf.clamp(max=math.log(most)) if name == SCALE else leaf for name, leaf in gamma.extra.items()}
+    return Shared(gamma.model, extra)
+
+
+def _mean(params: Tree) -> Tensor:
+    """Over all coordinates of all leaves."""
+    return torch.stack([leaf.sum() for leaf in params.values()]).sum() / tree.size(params)
 
 
 @checked
