@@ -146,6 +146,7 @@ REPLAYS = {
 PLANS_AHEAD = {
     "report/budget.py",
     "report/budget_shares.py",
+    "report/rates.py",
     "estimation/messages.py",  # noise of a message from its epsilon, before anything is sent
     "rounds/assemble.py",
     "experiments/config.py",

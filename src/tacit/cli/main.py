@@ -3,7 +3,7 @@
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -233,6 +233,10 @@ def budget(
     ] = "epsilon",
     at_delta: Annotated[list[float] | None, typer.Option(help="Epsilon at this delta, too; may be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw epsilon over noise, rounds and rate: .png or .html.")] = None,
+    propose_rate: Annotated[
+        bool, typer.Option("--propose-rate", help="The smallest rate with at most a tenth more noise than at rate 1.")
+    ] = False,
+    least_cohort: Annotated[int, typer.Option(help="With --propose-rate: clients to be asked in expectation.")] = 1,
     json: Json = False,
 ) -> None:
     """Print how much noise a budget needs, or what a given noise costs, with the derivation."""
@@ -243,6 +247,8 @@ def budget(
     run |= {"population": population, "allow_large_delta": allow_large_delta}
     rest: dict[str, Any] = {"noise_multiplier": noise_multiplier, "fixed_size": fixed_size}
     _refuse_unused_options(ctx, bits)
+    if propose_rate:
+        run["rate"] = _proposed(run, least_cohort, unit, bits, json)
     if bits is None:
         more: dict[str, Any] = {"figures": as_, "other_deltas": at_delta or ()}
         settings = {**run, **rest, **more, "unit": unit, "steps": steps, "queries": queries}
@@ -252,6 +258,17 @@ def budget(
     if unit != "client" or steps != 1 or queries != 1 or any(value is not None for value in rest.values()):
         raise TacitError("noise in shares is client-level, with Poisson sampling and a budget: leave out the rest")
     _console().print(shares(**run, parameters=parameters, bits=bits, against=against))
+
+
+def _proposed(run: Mapping[str, Any], least_cohort: int, unit: str, bits: int | None, json: bool) -> float:
+    """The rate to be used instead, said before what it costs."""
+    from tacit.report.rates import propose_rate
+
+    if run["population"] is None or unit != "client" or bits is not None:
+        raise TacitError("--propose-rate is for clients, Poisson sampling and a trusted server: give --population")
+    found = propose_rate(run["epsilon"], run["delta"], run["rounds"], run["population"], least_cohort=least_cohort)
+    typer.echo(found.words, err=json)
+    return found.rate
 
 
 def _tell_budget(report: "BudgetReport", settings: dict[str, Any], plot: Path | None, json: bool) -> None:
@@ -273,12 +290,16 @@ def _refuse_unused_options(ctx: typer.Context, bits: int | None) -> None:
     """An option that would change nothing is an error: its reader would believe that it did."""
     chosen = {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     pairs = [("epsilon", "noise_multiplier"), ("rate", "fixed_size")]
+    pairs += [("propose_rate", other) for other in ("rate", "fixed_size", "noise_multiplier")]
     for one, other in pairs:
         if {one, other} <= chosen:
-            raise TacitError(f"--{one} and --{other.replace('_', '-')} are both given: leave out one of them")
+            first, second = (f"--{each.replace('_', '-')}" for each in (one, other))
+            raise TacitError(f"{first} and {second} are both given: leave out one of them")
     for name in ("against", "parameters"):
         if bits is None and name in chosen:
             raise TacitError(f"--{name} is for noise in shares: add --bits, or leave it out")
+    if "least_cohort" in chosen and "propose_rate" not in chosen:
+        raise TacitError("--least-cohort is for a proposed rate: add --propose-rate, or leave it out")
 
 
 @app.command(epilog="Example: `tacit ledger runs/digits-0`, `tacit ledger my-federation --verify --heads heads.txt`")
