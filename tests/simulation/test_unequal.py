@@ -51,6 +51,20 @@ def test_a_recorded_round_of_unequal_clients_is_the_plain_one(method: Method, dt
     assert torch.allclose(after_rounds(100_000), after_rounds(3), rtol=near, atol=near / 1000)
 
 
+def test_recording_a_program_leaves_frozen_weights_in_their_precision() -> None:
+    def after_rounds(rounds: int) -> torch.Tensor:
+        model = initialise(MLP(6, 3, (4,)), 0)
+        frozen = next(iter(model.parameters())).requires_grad_(False)
+        training = Training(rounds=rounds, sampler=FixedSize(8), batch=200)
+        run = Run(*assemble(clients(), model, FedAvg(LocalSgd(0.1)), Privacy(), training), Ledger.open(":memory:"))
+        run.step()
+        assert frozen.dtype == torch.float32
+        assert run.engine.path.startswith("recorded" if rounds > 100 else "plain")
+        return torch.cat([leaf.flatten() for leaf in run.progress.server.view.model.values()])
+
+    assert torch.allclose(after_rounds(1000), after_rounds(1), rtol=1e-4, atol=1e-7)
+
+
 def test_chunks_of_a_log_normal_population_pad_less_than_a_half_more() -> None:
     draw = np.random.default_rng(0)
     steps = np.ceil(np.clip(draw.lognormal(np.log(60), 1.0, 2000), 10, 1000) / 10).astype(np.int64)

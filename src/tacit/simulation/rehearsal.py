@@ -208,7 +208,7 @@ def _fitting(engine: "CohortProgram", shape: Shape) -> np.ndarray:
 
 def _in_double(engine: "CohortProgram") -> "CohortProgram":
     task = replace(engine.task)
-    task.module.double()
+    object.__setattr__(task, "module", copy.deepcopy(task.module).double())  # the task's own copy shares what is frozen
     return replace(engine, task=task, start=tree.each(lambda leaf: leaf.double(), engine.start), programs={})
 
 
