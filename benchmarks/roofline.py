@@ -39,12 +39,25 @@ class Layer:
         return self.weights * self.places
 
 
+def _block(width: int, between: int, places: int) -> Layer:
+    """A transformer's: four projections, attention (every place with every place, twice), two maps."""
+    return Layer(4 * width**2 + 2 * width * between + 2 * places * width, places)
+
+
 LAYERS = {
     "mlp": (Layer(SIDE * 100), Layer(1000)),
     "cnn": (Layer(150, 576), Layer(2400, 64), Layer(256 * 120), Layer(120 * 84), Layer(840)),
     "writers": (Layer(288, 676), Layer(32 * 9 * 64, 576), Layer(9216 * 128), Layer(128 * 62)),
     "dnn": (Layer(SIDE * 600), Layer(60_000), Layer(1000)),
+    "cifar": (Layer(864, 30**2), Layer(32 * 9 * 64, 28**2), Layer(12544 * 128), Layer(1280)),
+    "words": (
+        Layer(0),  # a word is looked up
+        *[_block(protocol.WIDTH, protocol.FEED_FORWARD, protocol.SENTENCE)] * protocol.LAYERS,
+        Layer(protocol.WIDTH * protocol.WORDS, protocol.SENTENCE),
+    ),
 }
+INPUTS = {"cifar": 3 * protocol.SIDE**2, "words": 2 * protocol.SENTENCE}
+"""Numbers of an example, where they are not those of an image of 28 x 28."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +73,16 @@ def training(network: str, clients: int, examples: int, steps: int, models: int 
     """`examples` of a client, seen once a pass; `steps` is how many it sees in all; Ditto trains two models."""
     first, *rest = LAYERS[network]
     each = 2 * (2 * first.multiplications + 3 * sum(layer.multiplications for layer in rest))
-    size = sum(layer.weights for layer in LAYERS[network])
-    return Work(float(models * clients * steps * each), 4.0 * clients * (examples * SIDE + 2 * models * size))
+    size, inputs = sum(layer.weights for layer in LAYERS[network]), INPUTS.get(network, SIDE)
+    return Work(float(models * clients * steps * each), 4.0 * clients * (examples * inputs + 2 * models * size))
+
+
+def frozen_training(how: protocol.Training) -> Work:
+    """ViT-tiny's forward pass and the gradient of its inputs; that of adapters is small beside them."""
+    places = 1 + (protocol.SIDE // protocol.PATCH) ** 2
+    block = _block(protocol.VIT_WIDTH, 4 * protocol.VIT_WIDTH, places)
+    images = how.cohort * how.examples * how.epochs
+    return Work(4.0 * images * protocol.VIT_LAYERS * block.multiplications, 4.0 * images * 3 * protocol.SIDE**2)
 
 
 def evaluation(network: str, clients: int, examples: int) -> Work:

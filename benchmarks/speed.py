@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from rich.console import Console
@@ -25,13 +25,21 @@ from benchmarks import roofline
 from benchmarks.machine import CORES, wait_until_idle
 from benchmarks.roofline import Rates
 from benchmarks.serving import PeerError, Worker
-from benchmarks.speed_report import Kept, Run, Timing, Timings, print_table, read, write
+from benchmarks.speed_report import Kept, Run, Timing, Timings, print_table, read, write, write_readme_table
 from benchmarks.systems import PEERS, Setting, System
 from benchmarks.workloads import WORKLOADS, Entry, Workload
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+README = RESULTS.parents[1] / "README.md"
 TRIAL_ROUNDS = 3
 BUSY = 0.5
+
+
+class Spent(NamedTuple):
+    """On one round."""
+
+    seconds: float
+    processor: float
 
 
 class Peer:
@@ -59,14 +67,15 @@ class Peer:
         for worker in self.workers:
             worker.close()
 
-    def round(self) -> float:
-        """Do one round; the seconds until its last process was done."""
+    def round(self) -> Spent:
+        """Do one round; the seconds until its last process was done, and what all of them took of processors."""
         try:
             for worker in self.workers:
                 worker.send("go")
         except OSError as error:
             raise self._failure() from error
-        return max(self._answers())
+        seconds, processor = zip(*self._answers(), strict=True)
+        return Spent(max(seconds), sum(processor))
 
     def _answers(self) -> list[Any]:
         return [json.loads(self._answer(worker)) for worker in self.workers]
@@ -153,11 +162,12 @@ def _measure(workload: Workload, repeats: int, step: Step) -> list[Timing]:
             entry: stack.enter_context(Peer(entry.system, entry.model, setting))
             for entry, setting in zip(workload.entries, best, strict=True)
         }
-        seconds = take_turns(peers, repeats, lambda entry: step(f"{workload.key}: {entry.title}"))
+        spent = take_turns(peers, repeats, lambda entry: step(f"{workload.key}: {entry.title}"))
     return [
         Timing(
             title=entry.title,
-            seconds=seconds[entry],
+            seconds=[each.seconds for each in spent[entry]],
+            processor=[each.processor for each in spent[entry]],
             setting=best[at],
             tried={str(setting): median for setting, median in tried[at].items()},
             versions=peer.about["versions"],
@@ -173,24 +183,24 @@ def _try_settings(entry: Entry, what: str, step: Step) -> dict[Setting, float]:
     with ExitStack() as stack:
         peers = {each: stack.enter_context(Peer(entry.system, entry.model, each)) for each in _to_try(entry)}
         turns = [{each: _round(peer, lambda: step(what)) for each, peer in peers.items()} for _ in range(TRIAL_ROUNDS)]
-    return {each: statistics.median(turn[each] for turn in turns) for each in peers}
+    return {each: statistics.median(turn[each].seconds for turn in turns) for each in peers}
 
 
-def _round(peer: Peer, step: Callable[[], None]) -> float:
-    seconds = peer.round()
+def _round(peer: Peer, step: Callable[[], None]) -> Spent:
+    spent = peer.round()
     step()
-    return seconds
+    return spent
 
 
-def take_turns(peers: dict[Entry, Peer], repeats: int, step: Callable[[Entry], None]) -> dict[Entry, list[float]]:
-    seconds: dict[Entry, list[float]] = {entry: [] for entry in peers}
+def take_turns(peers: dict[Entry, Peer], repeats: int, step: Callable[[Entry], None]) -> dict[Entry, list[Spent]]:
+    spent: dict[Entry, list[Spent]] = {entry: [] for entry in peers}
     for turn in range(repeats):
         for entry, peer in peers.items():
             if turn >= entry.most:
                 continue
-            seconds[entry].append(_round(peer, lambda entry=entry: step(entry)))
+            spent[entry].append(_round(peer, lambda entry=entry: step(entry)))
             wait_until_idle()
-    return seconds
+    return spent
 
 
 def _arguments() -> argparse.Namespace:
@@ -198,6 +208,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--repeats", type=int, default=None, help="rounds of each system; by default 5 to 15")
     parser.add_argument("--keep", action="store_true", help="keep what the folder has of other workloads")
+    parser.add_argument("--readme", action="store_true", help="write the table of README.md, too")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for speed.md, speed.json and speed.png")
     options = parser.parse_args()
     if options.repeats is not None and options.repeats < 2:
@@ -228,6 +239,8 @@ def main() -> None:
 
         def save(timings: Timings, rates: Rates) -> None:
             write(kept.with_new(timings), roofline.together([*kept.rates, rates]), run, options.out)
+            if options.readme:
+                write_readme_table(kept.with_new(timings), README)
 
         timings, rates = measure(workloads, options.repeats, console, save)
     except PeerError as error:

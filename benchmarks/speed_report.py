@@ -17,7 +17,7 @@ from benchmarks.speed_picture import draw
 from benchmarks.systems import Setting
 from benchmarks.workloads import WORKLOADS, Entry, Workload
 
-_FIGURES = ("Median", "Quartiles", "Times Tacit's", "Target", "Roofline", "Share of it")
+_FIGURES = ("Median", "Quartiles", "Processor", "Times Tacit's", "Target", "Roofline", "Share of it")
 HEADINGS = ("", "Work", "System", "Setting", *_FIGURES)
 NUMBERS = set(_FIGURES)
 
@@ -31,6 +31,7 @@ class Timing:
     setting: Setting
     tried: dict[str, float]
     versions: dict[str, str]
+    processor: list[float] = field(default_factory=list)  # seconds; none where they were not asked for
 
     @property
     def median(self) -> float:
@@ -72,7 +73,7 @@ def read(folder: Path) -> Kept:
 
     def timing(one: dict[str, Any]) -> Timing:
         fields = {name: one[name] for name in ("title", "seconds", "tried", "versions")}
-        return Timing(**fields, setting=Setting(**one["setting"]))
+        return Timing(**fields, setting=Setting(**one["setting"]), processor=one.get("processor", []))
 
     timings = {key: [timing(one) for one in work["systems"]] for key, work in saved["workloads"].items()}
     return Kept(timings, (saved["command"],), (Rates(**saved["rates"]),))
@@ -96,16 +97,18 @@ def _first(workload: Workload, tacit: Timing, rates: Rates) -> tuple[str, ...]:
 
 
 def _others(workload: Workload, found: list[Timing]) -> list[tuple[str, ...]]:
-    tacit = found[0].median
+    tacit, entries = found[0].median, {entry.title: entry for entry in workload.entries}
     return [
-        ("", "", *_times(timing), f"{timing.median / tacit:.2f}", _judge(entry, timing.median / tacit), "", "")
-        for entry, timing in zip(workload.entries[1:], found[1:], strict=True)
+        ("", "", *_times(each), f"{each.median / tacit:.2f}", _judge(entries[each.title], each.median / tacit), "", "")
+        for each in found[1:]
+        if each.title in entries
     ]
 
 
 def _times(timing: Timing) -> tuple[str, ...]:
     quartiles = "{:.3f} - {:.3f} s".format(*timing.quartiles)
-    return timing.title, str(timing.setting), f"{timing.median:.3f} s", quartiles
+    processor = f"{statistics.median(timing.processor):.3f} s" if any(timing.processor) else ""
+    return timing.title, str(timing.setting), f"{timing.median:.3f} s", quartiles, processor
 
 
 def _judge(entry: Entry, ratio: float) -> str:
@@ -178,7 +181,8 @@ Written by `{run.command}`; do not edit.
 
 Medians of rounds that the systems of a workload did in turns, each warm in a process of its own and begun when the
 machine was idle (Ray clears up for a while after a round of Flower's); {protocol.WARM_UP_ROUNDS} rounds before are not
-counted. Where processes share a round, the last to finish counts.
+counted. Where processes share a round, the last to finish counts. Processor is the median of the processor time of a
+round, in all threads and processes (Flower's actors are not seen, so what stands there is its server's).
 
 {_what_a_round_is(timings)}
 
@@ -208,6 +212,19 @@ def _what_a_round_is(timings: Timings) -> str:
 - **f**: every client's own model on {protocol.TESTS} images of its own, and the shared model on all of them.
 - **g**: one epoch over clients with a log-normal number of images, {min(sizes)} to {max(sizes)} (mean
   {sum(sizes) / len(sizes):.0f}), beside clients that all have the mean; seconds are scaled to equal work.
+- **h**: pfl-research's own benchmark of CIFAR-10: {_setting("cifar")}, random images of 32 x 32 in three colours,
+  conv 32, conv 64, pool, dropout .25, dense 128, dropout .5, dense 10: 1,626,442 parameters. Its data and its number of
+  rounds are left out: a round takes as long whatever the images show.
+- **i**: {_setting("words")}; sentences of
+  {protocol.SENTENCE} words out of {protocol.WORDS:,}, with the next word as the label of each place; two blocks
+  {protocol.WIDTH} wide with {protocol.HEADS} heads and {protocol.FEED_FORWARD:,} between.
+- **j**: {_setting("lora")}; ViT-tiny
+  ({protocol.VIT_LAYERS} blocks {protocol.VIT_WIDTH} wide, 65 places), frozen, with adapters of rank {protocol.RANK}
+  and a head to train.
+
+The JAX programs are jitted as a whole: clients by `scan`, on each core a share of them (`pmap`), or by `vmap`; a
+client's steps by `scan`. FedJAX is its `for_each_client`. For e a JAX program has norms by ghost products, written by
+hand, with Poisson draws (cut off at 96 rows) and noise, without a ledger or states of clients.
 
 pfl-research is set up as in its own image classification benchmark (`FederatedAveraging`, `PyTorchModel`, users from
 `FederatedDataset.from_slices` over tensors, `CentrallyAppliedPrivacyMechanism(GaussianMechanism)`). Flower runs a
@@ -216,6 +233,13 @@ least that a round can be there. The PyTorch loop trains one client after anothe
 `torch.optim.SGD`. Each ran in the fastest of these settings, by the median of a few rounds beforehand:
 
 {_markdown_table(("Work", "System", "Setting", "Median"), _tried_rows(timings))}"""
+
+
+def _setting(model: str) -> str:
+    how = protocol.FIELD[model]
+    epochs = "one epoch" if how.epochs == 1 else f"{how.epochs} epochs"
+    who = f"{how.cohort} of {how.clients:,} clients with {how.examples} examples each"
+    return f"{who}, {epochs} in batches of {how.batch} at rate {how.rate}, clip {how.clip}"
 
 
 def _roofline(timings: Timings, rates: Rates) -> str:
@@ -250,6 +274,30 @@ def as_json(timings: Timings, rates: Rates, run: Run) -> dict[str, Any]:
         for key, found in timings.items()
     }
     return asdict(run) | {"machine": machine(), "rates": asdict(rates), "workloads": works}
+
+
+README_ROWS = {
+    "a": "DP-FedAvg, MLP, 100 clients",
+    "b": "DP-FedAvg, small CNN, 100 clients",
+    "c": "DP-FedAvg, large CNN, 30 clients",
+    "h": "DP-FedAvg, pfl-research's CIFAR-10 CNN, 50 clients",
+    "i": "DP-FedAvg, transformer over words, 20 clients",
+    "e": "record-level DP-SGD, 100 clients",
+}
+BEGIN, END = "<!-- figures of speed -->", "<!-- end of figures of speed -->"
+
+
+def write_readme_table(timings: Timings, readme: Path) -> None:
+    """Puts the medians between the two marks of the README."""
+    lines = ["| a round of | Tacit | others, and how many times as long they take |", "|---|---:|---|"]
+    for key, what in README_ROWS.items():
+        if key in timings:
+            tacit, *others = timings[key]
+            beside = (f"{each.title} {each.median:.3g} s ({each.median / tacit.median:.2g}x)" for each in others)
+            lines.append(f"| {what} | {tacit.median:.3g} s | {', '.join(beside)} |")
+    text = readme.read_text()
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    readme.write_text(before + "\n" + "\n".join(lines) + "\n" + after)
 
 
 def write(timings: Timings, rates: Rates, run: Run, to: Path) -> None:

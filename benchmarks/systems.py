@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import CORES, count
-from benchmarks.peers import protocol
 from benchmarks.serving import PeerError
 
 HERE = Path(__file__).resolve().parent
@@ -38,7 +37,6 @@ class System:
     script: str
     python: Callable[[], Path]
     settings: tuple[Setting, ...]
-    models: tuple[str, ...] = protocol.MODELS
 
 
 def this_python() -> Path:
@@ -55,6 +53,10 @@ def flower_python() -> Path:
 
 def opacus_python() -> Path:
     return _own_python("opacus", lambda: sys.executable)
+
+
+def jax_python() -> Path:
+    return _own_python("jax", lambda: sys.executable)
 
 
 def _own_python(name: str, base: Callable[[], str]) -> Path:
@@ -99,8 +101,9 @@ SYSTEMS = {
         System("tacit", "Tacit", "tacit_rounds.py", this_python, (Setting(1, CORES),)),
         System("pfl", "pfl-research", "pfl_rounds.py", pfl_python, _settings(shares_rounds=True)),
         System("loop", "PyTorch loop", "torch_loop.py", this_python, _settings(shares_rounds=False)),
-        System(
-            "flower", "Flower simulation", "flower_rounds.py", flower_python, (Setting(1, CORES, "actor"),), ("mlp",)
-        ),
+        System("flower", "Flower simulation", "flower_rounds.py", flower_python, (Setting(1, CORES, "actor"),)),
+        System("tacit-field", "Tacit", "tacit_field.py", this_python, (Setting(1, CORES),)),
+        System("jax", "JAX", "jax_rounds.py", jax_python, _settings(shares_rounds=False)),
+        System("fedjax", "FedJAX", "fedjax_rounds.py", jax_python, (Setting(1, CORES),)),
     )
 }

@@ -21,13 +21,14 @@ def everything(model: str) -> tuple[Tensor, Tensor, nn.Module]:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    images, labels, network = everything(str(message.content["config"]["model"]))
+    model = str(message.content["config"]["model"])
+    images, labels, network = everything(model)
     start = message.content["arrays"].to_torch_state_dict()
     network.load_state_dict(start)
     client = int(context.node_config["partition-id"])
-    train_locally(network, images[client], labels[client])
+    train_locally(network, images[client], labels[client], protocol.training(model))
     update = {name: leaf.detach() - start[name] for name, leaf in network.state_dict().items()}
     norm = float(torch.stack([leaf.norm() for leaf in update.values()]).norm())
-    clipped = {name: leaf * min(1.0, protocol.CLIP_NORM / max(norm, 1e-12)) for name, leaf in update.items()}
-    sizes = MetricRecord({"num-examples": protocol.IMAGES_PER_CLIENT})
+    clipped = {name: leaf * min(1.0, protocol.training(model).clip / max(norm, 1e-12)) for name, leaf in update.items()}
+    sizes = MetricRecord({"num-examples": len(labels[client])})
     return Message(RecordDict({"arrays": ArrayRecord(clipped), "metrics": sizes}), reply_to=message)

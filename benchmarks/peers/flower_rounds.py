@@ -37,20 +37,21 @@ def set_actors(several: int) -> None:
 
 
 def one_round(grid: Grid, nodes: list[int], state: State, model: str) -> None:
+    how = protocol.training(model)
     content = RecordDict({"arrays": ArrayRecord(state), "config": ConfigRecord({"model": model})})
-    cohort = random.sample(nodes, protocol.COHORT[model])
+    cohort = random.sample(nodes, how.cohort)
     replies = grid.send_and_receive([Message(content, dst_node_id=node, message_type="train") for node in cohort])
     updates = [reply.content["arrays"].to_torch_state_dict() for reply in replies if reply.has_content()]
     if len(updates) != len(cohort):
         raise RuntimeError(f"{len(cohort) - len(updates)} clients of {len(cohort)} did not answer")
     for name, leaf in state.items():
         total = torch.stack([update[name] for update in updates]).sum(0)
-        total += torch.randn_like(total) * (protocol.NOISE_MULTIPLIER * protocol.CLIP_NORM)
+        total += torch.randn_like(total) * (protocol.NOISE_MULTIPLIER * how.clip)
         leaf.add_(total, alpha=protocol.SERVER_RATE / len(cohort))
 
 
-def everybody(grid: Grid) -> list[int]:
-    while len(nodes := list(grid.get_node_ids())) < protocol.CLIENTS:
+def everybody(grid: Grid, clients: int) -> list[int]:
+    while len(nodes := list(grid.get_node_ids())) < clients:
         time.sleep(0.1)
     return nodes
 
@@ -58,11 +59,11 @@ def everybody(grid: Grid) -> list[int]:
 def build(model: str) -> protocol.Round:
     asked: SimpleQueue[bool] = SimpleQueue()
     done: SimpleQueue[BaseException | None] = SimpleQueue()
-    server_app = ServerApp()
+    server_app, clients = ServerApp(), protocol.training(model).clients
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        nodes, state = everybody(grid), nn.Sequential(*make_layers(model)).state_dict()
+        nodes, state = everybody(grid, clients), nn.Sequential(*make_layers(model)).state_dict()
         while asked.get():
             one_round(grid, nodes, state, model)
             done.put(None)
@@ -71,7 +72,7 @@ def build(model: str) -> protocol.Round:
 
     def simulate() -> None:
         try:
-            run_simulation(server_app, client_app, protocol.CLIENTS, backend_config=resources)
+            run_simulation(server_app, client_app, clients, backend_config=resources)
         except BaseException as error:  # whoever waits for a round must hear of it
             done.put(error)
 

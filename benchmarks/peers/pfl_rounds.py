@@ -23,8 +23,7 @@ from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch_loop import make_clients, make_layers
+from torch_loop import loss, make_clients, make_layers
 
 NO_EVALUATION = 10**9
 
@@ -32,12 +31,12 @@ NO_EVALUATION = 10**9
 class Network(nn.Sequential):
     """A network with the two methods that pfl asks for."""
 
-    def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(self(images), labels)
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return loss(self, x, y)
 
-    def metrics(self, images: Tensor, labels: Tensor) -> dict[str, Weighted]:
+    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
         with torch.no_grad():
-            return {"loss": Weighted(float(self.loss(images, labels)) * len(labels), len(labels))}
+            return {"loss": Weighted(float(self.loss(x, y)) * len(y), len(y))}
 
 
 def make_users(model: str) -> FederatedDataset:
@@ -53,7 +52,7 @@ def make_model(model: str) -> PyTorchModel:
 
 def make_backend(model: str) -> SimulatedBackend:
     users = make_users(model)
-    mechanism = GaussianMechanism(protocol.CLIP_NORM, relative_noise_stddev=protocol.NOISE_MULTIPLIER)
+    mechanism = GaussianMechanism(protocol.training(model).clip, relative_noise_stddev=protocol.NOISE_MULTIPLIER)
     return SimulatedBackend(
         training_data=users,
         val_data=users,
@@ -63,13 +62,13 @@ def make_backend(model: str) -> SimulatedBackend:
 
 def build(model: str) -> protocol.Round:
     np.random.seed(protocol.SEED)  # noqa: NPY002 - pfl draws users and noise from here, alike in every process
-    backend = make_backend(model)
+    backend, how = make_backend(model), protocol.training(model)
     trained = make_model(model)
     algorithm = FederatedAveraging()
     training = NNTrainHyperParams(
-        local_batch_size=protocol.BATCH,
-        local_num_epochs=protocol.LOCAL_EPOCHS,
-        local_learning_rate=protocol.LOCAL_RATE,
+        local_batch_size=how.batch,
+        local_num_epochs=how.epochs,
+        local_learning_rate=how.rate,
     )
     rounds = 0
 
@@ -80,7 +79,7 @@ def build(model: str) -> protocol.Round:
         plan = NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=NO_EVALUATION,
-            train_cohort_size=protocol.COHORT[model],
+            train_cohort_size=how.cohort,
             val_cohort_size=None,
         )
         algorithm.run(plan, backend, trained, training, send_metrics_to_platform=False)

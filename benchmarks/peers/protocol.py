@@ -3,7 +3,7 @@
 A system is a script beside this file that hands `run` one function: `build(model)`, which prepares everything and
 returns a function that does one round. Run with `--rounds`, a script times that many rounds and prints one JSON line.
 Run with `--serve`, it prints a JSON line when it is warm, and then answers every line "go" on its standard input with
-the seconds that one round took, so that a driver can take turns between systems.
+the seconds and the processor seconds that one round took, so that a driver can take turns between systems.
 
 Only the standard library is used here: every system runs in an environment of its own.
 """
@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 MODELS = ("mlp", "cnn", "writers")
 
@@ -42,6 +42,36 @@ SEED = 0
 
 TESTS = 10  # images of each client that its own model is evaluated on
 
+
+class Training(NamedTuple):
+    """The clients of a workload, and how a round trains them."""
+
+    clients: int
+    examples: int  # of each client
+    cohort: int
+    epochs: int
+    batch: int
+    rate: float
+    clip: float
+
+
+FIELD = {
+    "cifar": Training(1000, 50, 50, 1, 10, 0.1, 0.4),  # pfl-research's own benchmark, with its central privacy
+    "words": Training(100, 64, 20, 1, 16, 0.3, 0.5),  # StackOverflow's shape: sentences of 20 words out of 10,000
+    "lora": Training(50, 20, 10, 1, 10, 0.1, 1.0),  # a vision transformer that is frozen, with adapters
+}
+SIDE, SENTENCE, WORDS = 32, 20, 10_000
+WIDTH, FEED_FORWARD, HEADS, LAYERS = 96, 1536, 8, 2  # of the model of words
+PATCH, VIT_WIDTH, VIT_HEADS, VIT_LAYERS, RANK = 4, 192, 3, 12, 8  # ViT-tiny
+
+
+def training(model: str) -> Training:
+    if model in FIELD:
+        return FIELD[model]
+    sizes = CLIENTS, IMAGES_PER_CLIENT, COHORT[model]
+    return Training(*sizes, LOCAL_EPOCHS, BATCH, LOCAL_RATE, CLIP_NORM)
+
+
 Round = Callable[[], float | None]  # what it returns is how much work it was; nothing for the usual amount
 Build = Callable[[str], Round]
 
@@ -54,7 +84,7 @@ def run(
     models: tuple[str, ...] = MODELS,
 ) -> None:
     """Be the whole program of one system: read the arguments, warm up, then time rounds."""
-    options = _arguments(system, models)
+    options = _arguments(system, (*models, *FIELD) if models == MODELS else models)
     replies = _take_stdout()
     set_threads(options.threads)
     one_round = build(options.model)
@@ -69,7 +99,7 @@ def run(
     if options.serve:
         _serve(about, one_round, replies)
     else:
-        about["seconds"] = [_timed(one_round) for _ in range(options.rounds)]
+        about["rounds"] = [_timed(one_round) for _ in range(options.rounds)]
         _reply(replies, about)
 
 
@@ -97,12 +127,11 @@ def _serve(about: dict[str, Any], one_round: Round, replies: TextIO) -> None:
         _reply(replies, _timed(one_round))
 
 
-def _timed(one_round: Round) -> float:
-    """Seconds of a round, for the usual amount of work."""
-    start = time.perf_counter()
-    work = one_round()
-    seconds = time.perf_counter() - start
-    return seconds if work is None else seconds / work
+def _timed(one_round: Round) -> tuple[float, float]:
+    """Seconds of a round and of processors that it took, for the usual amount of work."""
+    start, processor = time.perf_counter(), time.process_time()
+    work = one_round() or 1.0
+    return (time.perf_counter() - start) / work, (time.process_time() - processor) / work
 
 
 def unequal_sizes() -> list[int]:
@@ -111,5 +140,5 @@ def unequal_sizes() -> list[int]:
     return [int(min(max(draw.lognormvariate(math.log(60), 1.0), 10), 1000)) for _ in range(CLIENTS)]
 
 
-def _reply(replies: TextIO, value: dict[str, Any] | float) -> None:
+def _reply(replies: TextIO, value: dict[str, Any] | tuple[float, float]) -> None:
     print(json.dumps(value), file=replies, flush=True)

@@ -5,6 +5,7 @@ Also home of the data and the networks, so that every system trains the same.
 
 import math
 
+import field_models
 import protocol
 import torch
 from torch import Tensor, nn
@@ -13,17 +14,22 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 
 def make_clients(model: str) -> tuple[Tensor, Tensor]:
-    """Random images [clients, images, 1, 28, 28] and labels [clients, images], the same on every call."""
+    """Random examples [clients, examples, ...] and labels [clients, examples, ...], the same on every call."""
     generator = torch.Generator().manual_seed(protocol.SEED)
-    each = (protocol.CLIENTS, protocol.IMAGES_PER_CLIENT)
-    images = torch.rand(*each, 1, protocol.IMAGE_SIDE, protocol.IMAGE_SIDE, generator=generator)
-    labels = torch.randint(protocol.CLASSES[model], each, generator=generator)
-    return images, labels
+    each = protocol.training(model)[:2]
+    if model == "words":
+        words = torch.randint(protocol.WORDS, (*each, protocol.SENTENCE + 1), generator=generator)
+        return words[..., :-1].contiguous(), words[..., 1:].contiguous()
+    channels, side = (3, protocol.SIDE) if model in protocol.FIELD else (1, protocol.IMAGE_SIDE)
+    images = torch.rand(*each, channels, side, side, generator=generator)
+    return images, torch.randint(protocol.CLASSES.get(model, 10), each, generator=generator)
 
 
 def make_layers(model: str) -> list[nn.Module]:
-    """The layers of a network, from images to logits."""
+    """The layers of a network, from examples to logits."""
     torch.manual_seed(protocol.SEED)
+    if model in protocol.FIELD:
+        return field_models.make_layers(model)
     if model == "mlp":
         return [nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, protocol.CLASSES[model])]
     if model == "writers":
@@ -37,32 +43,37 @@ def make_layers(model: str) -> list[nn.Module]:
     return [*convolutions, nn.Flatten(), *dense]
 
 
-def train_locally(network: nn.Module, images: Tensor, labels: Tensor) -> None:
+def loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The mean over examples, and over words where each has a label."""
+    return cross_entropy(network(x).flatten(0, -2), y.flatten())
+
+
+def train_locally(network: nn.Module, x: Tensor, y: Tensor, how: protocol.Training) -> None:
     """Plain SGD over one client's data, in place."""
-    optimizer = torch.optim.SGD(network.parameters(), lr=protocol.LOCAL_RATE)
-    batches = list(zip(images.split(protocol.BATCH), labels.split(protocol.BATCH), strict=True))
-    for _ in range(protocol.LOCAL_EPOCHS):
-        for batch_images, batch_labels in batches:
+    optimizer = torch.optim.SGD([leaf for leaf in network.parameters() if leaf.requires_grad], lr=how.rate)
+    batches = list(zip(x.split(how.batch), y.split(how.batch), strict=True))
+    for _ in range(how.epochs):
+        for batch_x, batch_y in batches:
             optimizer.zero_grad()
-            cross_entropy(network(batch_images), batch_labels).backward()
+            loss(network, batch_x, batch_y).backward()
             optimizer.step()
 
 
 def build(model: str) -> protocol.Round:
-    images, labels = make_clients(model)
+    how, (x, y) = protocol.training(model), make_clients(model)
     network = nn.Sequential(*make_layers(model))
-    parameters = list(network.parameters())
+    parameters = [leaf for leaf in network.parameters() if leaf.requires_grad]
     state = parameters_to_vector(parameters).detach().clone()
 
     def one_round() -> None:
         total = torch.zeros_like(state)
-        for client in torch.randperm(protocol.CLIENTS)[: protocol.COHORT[model]].tolist():
+        for client in torch.randperm(how.clients)[: how.cohort].tolist():
             vector_to_parameters(state.clone(), parameters)
-            train_locally(network, images[client], labels[client])
+            train_locally(network, x[client], y[client], how)
             update = parameters_to_vector(parameters).detach() - state
-            total += update * min(1.0, protocol.CLIP_NORM / max(float(update.norm()), math.ulp(1.0)))
-        total += torch.randn_like(total) * (protocol.NOISE_MULTIPLIER * protocol.CLIP_NORM)
-        state.add_(total, alpha=protocol.SERVER_RATE / protocol.COHORT[model])
+            total += update * min(1.0, how.clip / max(float(update.norm()), math.ulp(1.0)))
+        total += torch.randn_like(total) * (protocol.NOISE_MULTIPLIER * how.clip)
+        state.add_(total, alpha=protocol.SERVER_RATE / how.cohort)
 
     return one_round
 
