@@ -54,7 +54,7 @@ def test_a_category_that_nobody_told_of_is_an_error_and_a_list_of_them_is_kept()
     data = from_pandas(animals(), categories={"home": ["boat", "house", "tree", "yard"]}, classes=["cat", "dog", "owl"])
     assert data.input_shape == (5,)
     strange = animals(3).assign(home="moon")
-    with pytest.raises(TacitError, match="unknown category of 'home' 'moon': use one of boat"):
+    with pytest.raises(TacitError, match="rows: column 'home' has the unknown category 'moon': use one of boat"):
         data.encoding.features(strange, "rows")
     with pytest.raises(TacitError, match="unknown class 'owl'"):
         from_pandas(animals(), classes=["cat", "dog"])

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("safetensors", reason="needs the extra 'flower'")
 
 from tacit.errors import TacitError
+from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Answer, Ask, pack, unpack
 from tacit.methods import FedAvg
 from tests.federation.in_process import Reports, Wire, World
@@ -272,3 +273,15 @@ def test_both_sides_keep_each_others_heads(tmp_path: Path) -> None:
             mine = server.ledger.kept(f"client:{name}", "run-1")
             assert len(mine) >= 3
             assert all(own.holds(kept.head) for kept in mine)
+
+
+def test_a_ledger_that_another_process_is_making_has_no_row_yet(tmp_path: Path) -> None:
+    """`tacit join` looks while its own node makes the file, which has no byte until the first transaction is whole."""
+    with sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None) as db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("CREATE TABLE scopes (scope TEXT)")
+        store = ClientStore(tmp_path)
+        assert (store.has_ledger(), store.answers()) == (False, 0)
+        db.execute("ROLLBACK")
+    with store.ledger():
+        assert (store.has_ledger(), store.answers()) == (True, 0)

@@ -140,6 +140,11 @@ def _leaves(x: Any) -> list[Tensor]:
         {"each": [-1]},
         {"each": [True]},
         {"classes": [3]},
+        {"columns": [["city"]]},
+        {"columns": [["city", ["Oslo", 3]]]},
+        {"columns": [["city", ["Oslo", "Oslo"]]]},
+        {"columns": [["city", []], ["city", []]]},
+        {"columns": 3},
         {"more": 1},
     ],
 )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacit.core.columns import Columns, Rows, leaves
 from tacit.data.dataset import FederatedDataset
+from tacit.data.tables import Column, Encoding
 from tacit.errors import TacitError
 
 Shape = tuple[int, ...] | tuple[tuple[int, ...], ...]
@@ -37,12 +38,19 @@ class Layout:
     target: Number = "int64"
     each: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()  # what classes are called
+    columns: tuple[Column, ...] = ()  # of a table, where some have names in them: how they become numbers
 
     @classmethod
     def of(cls, data: FederatedDataset) -> "Layout":
         names = (data.x.names or ()) if isinstance(data.x, Columns) else ()
         kinds: tuple[Number, ...] = tuple(_kind(leaf) for leaf in leaves(data.x))
-        return cls(kinds, tuple(names), _kind(data.y), tuple(data.y.shape[1:]), data.encoding.classes)
+        called = data.encoding
+        return cls(kinds, tuple(names), _kind(data.y), tuple(data.y.shape[1:]), called.classes, called.columns)
+
+    @property
+    def encoding(self) -> Encoding:
+        """Of tables and class names: public, and the same for all members."""
+        return Encoding(self.columns, self.classes)
 
     @property
     def several(self) -> bool:
@@ -96,11 +104,13 @@ def read_layout(content: Any) -> Layout:
             target=_word(content["target"]),
             each=read_shape(content["each"]),
             classes=tuple(map(_name, content["classes"])),
+            columns=tuple(Column(_name(name), tuple(map(_name, each))) for name, each in content["columns"]),
         )
         fits = layout.inputs and len(layout.names) in (0, len(layout.inputs)) and len(content) == len(asdict(layout))
-        if not fits or len(set(layout.names)) < len(layout.names):
+        once = layout.names, [column.name for column in layout.columns], *(each.categories for each in layout.columns)
+        if not fits or any(len(set(names)) < len(names) for names in once):
             raise TypeError
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         raise TacitError(f"{str(content)[:80]!r} does not say what a row is: both sides need the same Tacit") from None
     return layout
 

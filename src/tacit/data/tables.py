@@ -60,8 +60,10 @@ class Encoding:
             if values.dtype.kind not in "iufb":
                 raise TacitError(f"{where}: column '{column.name}' is not numeric ({values.iloc[0]!r})")
             return values.to_numpy(np.float64)[:, None]
-        numbers = _numbers(values, column.categories, f"category of '{column.name}'")
-        return np.eye(len(column.categories))[numbers]
+        try:
+            return np.eye(len(column.categories))[_numbers(values, column.categories, "category")]
+        except TacitError as error:
+            raise TacitError(f"{where}: column '{column.name}' has the {error}") from None
 
     def class_numbers(self, labels: Any) -> np.ndarray:
         """The numbers of classes by their names."""
@@ -110,16 +112,21 @@ def encode_table(
     targets: Targets | None = None,
     categories: Mapping[str, Sequence[Any]] | None = None,
     classes: Sequence[Any] | None = None,
+    columns: Sequence[Column] = (),
 ) -> EncodedTable:
     """Every column but the two named ones is a feature without gaps: a number, or one of some categories.
 
     `targets`: "numbers" makes the labels the targets of a regression; without it they are classes.
+    `columns`: the features, in this order, as others have said them; what else the table has is left out.
     """
-    for column in (label, client, *(categories or ())):
+    for column in (label, client, *(categories or ()), *(told.name for told in columns)):
         if column is not None and column not in frame.columns:
             raise TacitError(f"{where}: {unknown('column', column, map(str, frame.columns))}")
     if not len(frame):
         raise TacitError(f"{where} has a header and no rows: give at least one row")
+    if columns:
+        kept = [*(told.name for told in columns), *(name for name in (label, client) if name is not None)]
+        frame = frame.filter(items=kept)
     for name in frame.columns:
         gaps = np.flatnonzero(frame[name].isna().to_numpy())
         if gaps.size:
@@ -127,7 +134,7 @@ def encode_table(
     names = [name for name in frame.columns if name not in (label, client)]
     if not names:
         raise TacitError(f"{where} has no feature columns: add at least one")
-    columns = tuple(
+    columns = tuple(columns) or tuple(
         Column(str(name), _categories(frame[name], (categories or {}).get(str(name)), where)) for name in names
     )
     y, told = _targets(frame[label], label, where, targets, classes)

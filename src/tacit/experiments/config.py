@@ -16,7 +16,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 from pydantic import Field, ValidationError, create_model, model_validator
 from rich.table import Table as RichTable
@@ -24,10 +24,10 @@ from rich.table import Table as RichTable
 from tacit import methods, models
 from tacit.core.registry import Registry, make_importable, nearest
 from tacit.data import loaders
-from tacit.data.layout import Layout, Shape
 from tacit.data.partition import Options
 from tacit.errors import StorageError, TacitError
 from tacit.experiments.config_errors import Kinds, first_complaint
+from tacit.experiments.federation_table import FederationTable
 from tacit.experiments.options import PARTS, Keys, Table, keys_of, said_as, table
 from tacit.experiments.toml import assign
 from tacit.models.input_transform import Transform
@@ -138,47 +138,6 @@ class RunTable(Table):
     checkpoint_every: Count = 10
     dtype: Literal["float32", "float64"] = "float32"
     track: list[str] | None = None  # tools that get every figure; see `tacit.experiments.callbacks`
-
-
-class FederationTable(Table):
-    """For `tacit serve`: what a row is, how many members there are, how long a round waits for them (seconds)."""
-
-    inputs: list[Count] | dict[str, list[Count]] | None = None  # the shape of a row, or of each input by name
-    integers: bool | list[str] = False  # inputs that are tokens or other whole numbers: all, or those named
-    targets: Literal["classes", "numbers", "labels"] = "classes"
-    positions: list[Count] | None = None  # a class at each of them
-    classes: Count | list[str] | None = None  # or their names; of numbers and labels, how many a row has
-    label: str = "label"
-    nodes: Count = 5
-    deadline: Positive = 60.0
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        names = [*self.inputs] if isinstance(self.inputs, dict) else []
-        if isinstance(self.integers, list) and (odd := next((n for n in self.integers if n not in names), None)):
-            raise TacitError(f"federation.integers has '{odd}', which inputs does not name: use {names or 'true'}")
-        if self.positions and self.targets != "classes":
-            raise TacitError(f"federation.positions is {self.positions}, and targets are {self.targets}: leave it out")
-        return self
-
-    @property
-    def rows(self) -> tuple[Shape, int, Layout]:
-        """The shape of a row, the number of classes, and what inputs and targets are."""
-        by_name = self.inputs if isinstance(self.inputs, dict) else {"": self.inputs or []}
-        whole = self.integers if isinstance(self.integers, list) else [*by_name] * self.integers
-        names = tuple(by_name) if isinstance(self.inputs, dict) else ()
-        shapes = tuple(tuple(shape) for shape in by_name.values())
-        called = tuple(self.classes) if isinstance(self.classes, list) else ()
-        count = self.classes if isinstance(self.classes, int) else len(called)
-        several = () if count == 1 and self.targets == "numbers" else (count,)
-        layout = Layout(
-            inputs=tuple("int64" if name in whole else "float" for name in by_name),
-            names=names,
-            target="int64" if self.targets == "classes" else "float" if self.targets == "numbers" else "bool",
-            each=tuple(self.positions or ()) if self.targets == "classes" else several,
-            classes=called,
-        )
-        return shapes if names else shapes[0], count, layout
 
 
 class Config(Table):

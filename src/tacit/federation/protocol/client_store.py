@@ -72,7 +72,8 @@ class ClientStore:
         return Ledger.open(self._ledger)
 
     def has_ledger(self) -> bool:
-        return self._ledger.exists()
+        """A file without a byte is one that another process is making: it has no row yet."""
+        return self._ledger.exists() and self._ledger.stat().st_size > 0
 
     def head(self) -> Head | None:
         """The head of the ledger when it was last kept here."""

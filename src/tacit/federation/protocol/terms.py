@@ -17,7 +17,6 @@ from torch import Tensor
 from tacit.core.columns import Rows as Inputs
 from tacit.data.dataset import FederatedDataset, LocalView, like, local_view
 from tacit.data.layout import NUMBERS, Layout, Shape, read_layout, read_shapes
-from tacit.data.tables import Encoding
 from tacit.errors import TacitError
 from tacit.federation.protocol.messages import Rejected
 from tacit.rounds.assemble import Assembled
@@ -131,8 +130,7 @@ def public_view(terms: Terms, dtype: torch.dtype, place: int | None = None) -> L
     """
     stand_ins = 1 if place is None else STAND_INS
     x, y = terms.layout.rows(terms.inputs, stand_ins, dtype)
-    encoding = Encoding(classes=terms.layout.classes)
-    return local_view(terms.names, terms.classes, place or 0, (x, y), (x[:0], y[:0]), encoding)
+    return local_view(terms.names, terms.classes, place or 0, (x, y), (x[:0], y[:0]), terms.layout.encoding)
 
 
 def with_own_rows(assembled: Assembled, place: int, terms: Terms, rows: Rows, public: bool) -> Assembled:

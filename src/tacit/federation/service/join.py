@@ -252,7 +252,7 @@ def _meaning(level: Level) -> str:
 
 
 def _spent(folder: Path) -> str:
-    if not (folder / "ledger.sqlite").exists():
+    if not ClientStore(folder).has_ledger():
         return "nothing"
     with open_ledger(folder) as ledger:
         return "; ".join(line.words.partition(":")[0] for line in statement(ledger)) or "nothing"

@@ -13,7 +13,7 @@ from tacit.core.columns import Rows as Inputs
 from tacit.data.dataset import as_input, features, hold_out, labels, local_view
 from tacit.data.layout import Number
 from tacit.data.loaders import read_arrays, read_frame
-from tacit.data.tables import Encoding, encode_table
+from tacit.data.tables import encode_table
 from tacit.errors import TacitError
 from tacit.experiments.build import build_model
 from tacit.federation.protocol.terms import Rows
@@ -45,13 +45,13 @@ def _table(data: Path, offer: Offer) -> tuple[Inputs, Tensor]:
     if more or layout.names or layout.each:
         raise TacitError(f"{data} is a table, and the federation's rows have several inputs or targets: give an .npz "
                          "file with an array for each")  # fmt: skip
-    classes = layout.classes or None
     numbers = "numbers" if layout.target == "float" else None
     table = encode_table(read_frame(data), client=None, label=offer.label, where=str(data), targets=numbers,
-                         classes=classes)  # fmt: skip
-    if table.encoding.columns:
+                         classes=layout.classes or None, columns=layout.columns)  # fmt: skip
+    if table.encoding.columns and not layout.columns:
         named = next(column.name for column in table.encoding.columns if column.categories)
-        raise TacitError(f"{data}: column '{named}' has names: encode it as numbers, alike at all members")
+        raise TacitError(f"{data}: column '{named}' has names, and the federation's rows are numbers: its server has to"
+                         " list the categories ([federation] columns)")  # fmt: skip
     if table.x.shape[1] != int(np.prod(shape)):
         raise TacitError(f"{data} has {table.x.shape[1]} feature columns, and the federation's rows have {shape}")
     if not np.isfinite(table.x).all():
@@ -66,8 +66,8 @@ def _arrays(data: Path, offer: Offer) -> tuple[Inputs, Tensor]:
     names = layout.names or (tuple(f"x{at}" for at in range(len(layout.inputs))) if layout.several else ("x",))
     found = read_arrays(data, (*names, offer.label))
     parts = [_inputs(found[name], kind, str(data)) for name, kind in zip(names, layout.inputs, strict=True)]
-    given, names_of = found[offer.label], Encoding(classes=layout.classes)
-    y = labels(names_of.class_numbers(given) if given.dtype.kind in "US" else given, str(data))
+    given = found[offer.label]
+    y = labels(layout.encoding.class_numbers(given) if given.dtype.kind in "US" else given, str(data))
     if layout.target == "bool" and set(np.unique(y)) <= {0, 1}:
         y = y.bool()
     x: Any = Columns(layout.names or None, parts) if layout.several else parts[0]

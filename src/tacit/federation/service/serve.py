@@ -21,7 +21,8 @@ from tacit.evidence import certificate
 from tacit.evidence.certificate_page import page
 from tacit.evidence.signing import fingerprint, make_key
 from tacit.experiments.build import build_privacy, load_data
-from tacit.experiments.config import Config, FederationTable
+from tacit.experiments.config import Config
+from tacit.experiments.federation_table import FederationTable
 from tacit.federation.flower.processes import LOOPBACK, Link, Node, free_port
 from tacit.federation.protocol.terms import Rows, Terms
 from tacit.federation.service import experiment
@@ -101,7 +102,7 @@ def serve(config: Config, folder: Path, host: str, port: int, link_port: int, co
         _offer(checked, table, folder)
         register = Enrolment(folder)
         if not (run_folder.folder / "terms.json").exists():
-            _gather(register, table.nodes, f"{_address(host)}:{port}", console)
+            _gather(register, table, f"{_address(host)}:{port}", console)
             members = [member for member in register.members() if not member.left]
             run_folder.open(
                 _terms(checked, table, members), {m.name: m.node for m in members}, _settings(checked, table)
@@ -228,12 +229,14 @@ def spent(run_folder: ServerFolder) -> dict[str, str]:
     return levels
 
 
-def _gather(register: Enrolment, nodes: int, address: str, console: Console) -> None:
+def _gather(register: Enrolment, table: FederationTable, address: str, console: Console) -> None:
+    nodes, layout = table.nodes, table.rows[2]
+    file = "my.npz" if layout.several or layout.each else "my.csv"
     missing = nodes - sum(not member.left for member in register.members())
     if missing > 0:
         console.print(f"{missing} members are missing. Give each of them one of these commands; each works once:\n")
         for invitation in register.invite(missing):
-            console.print(f"  tacit join {address} {invitation} --data my.csv --name NAME", soft_wrap=True)
+            console.print(f"  tacit join {address} {invitation} --data {file} --name NAME", soft_wrap=True)
         console.print("")
     known: set[str] = set()
     while True:
@@ -278,7 +281,7 @@ def _address(host: str) -> str:
 
 def _table(config: Config) -> FederationTable:
     table = config.federation
-    if table is None or table.inputs is None or table.classes is None:
+    if table is None or (table.inputs is None and table.columns is None) or table.classes is None:
         raise TacitError(
             "the server sees no data, so the experiment must say what a row is: "
             "add [federation] inputs = [64], classes = 10, nodes = 5"
