@@ -1,6 +1,9 @@
 """Foundation models: tiny networks of transformers that were drawn at random, with adapters of peft; offline."""
 
+import os
 import re
+import socket
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -158,6 +161,31 @@ def test_what_is_not_there_is_said(folders: Path, tmp_path: Path) -> None:
         pretrained(folders / "bert", targets=("attention",))
     only_head = params(pretrained(folders / "bert", lora=0))
     assert set(only_head) == {"head.weight", "head.bias"}
+
+
+QUIET = """
+import sys, threading
+from tacit.models import pretrained
+from transformers.utils import logging
+pretrained(sys.argv[1], lora=0)
+assert logging.is_progress_bar_enabled()
+assert [each.name for each in threading.enumerate()] == ["MainThread"], threading.enumerate()
+"""
+
+
+@needs_transformers
+def test_a_network_of_a_folder_is_read_without_a_word_a_thread_or_a_connection(folders: Path) -> None:
+    """What would ask the hub here would wait: nobody answers at the address that it is given."""
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = {"HF_ENDPOINT": f"http://127.0.0.1:{nobody.getsockname()[1]}"}
+        done = subprocess.run(
+            [sys.executable, "-c", QUIET, folders / "bert"],
+            env=os.environ | address, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        nobody.settimeout(0.0)
+        with pytest.raises(BlockingIOError):
+            nobody.accept()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_without_the_extra_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

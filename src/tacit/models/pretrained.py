@@ -5,7 +5,7 @@ on the clients' data: what it learned before is covered by no guarantee.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -108,12 +108,27 @@ def _load(source: str, dropout: bool) -> Any:
         for name in vars(config).copy() if not dropout else ():
             if "drop" in name and isinstance(getattr(config, name), float):
                 setattr(config, name, 0.0)
-        return AutoModel.from_pretrained(source, config=config, local_files_only=offline, dtype=torch.float32)
+        with _silent() if offline else nullcontext():
+            return AutoModel.from_pretrained(source, config=config, local_files_only=offline, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise TacitError(
             f"there is no network at '{source}' ({reason}): give a folder that save_pretrained wrote, or a hub's name"
         ) from error
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the bar of a file that is read in a moment, and the thread that it leaves; downloads keep theirs."""
+    from transformers.utils import logging  # pyright: ignore[reportMissingImports]
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _adapt(backbone: Any, rank: int, targets: tuple[str, ...]) -> Any:
