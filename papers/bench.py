@@ -31,6 +31,7 @@ REGISTRY: Final[dict[str, str]] = {
     "estimation/scale": "papers.generative.scale",
     "multitask/har": "papers.multitask.reproduce",
     "multitask/heterogeneity": "papers.multitask.heterogeneity",
+    "multitask/convergence": "papers.multitask.convergence",
     "fedhdp": "papers.fedhdp.overview",
     "fedhdp/selection": "papers.fedhdp.selection",
     "fedhdp/mnist": "papers.fedhdp.reproduce:MNIST_PAGE",

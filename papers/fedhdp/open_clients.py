@@ -51,6 +51,7 @@ def trials(ratio: float) -> tuple[Trial, ...]:
         Trial(at(ratio), AVERAGE),
         Trial(at(ratio), {"open_rounds": 50}),
         Trial(DP_FEDAVG, AVERAGE),
+        Trial(at(0), {}),  # open clients alone: what there is without anybody private
     )
 
 
@@ -107,8 +108,8 @@ _ABOUT: Final = (
     "`span` and `rest` keep of private means what lies in the span of the open clients' last means, and a share of the "
     "rest; `average` takes the mean of the last models; `open_rounds` asks open clients alone first, and private ones "
     "have less noise afterwards where it is calibrated (not where the noise is given). Each ratio has FedHDP's "
-    "hyper-parameters, chosen for 500 rounds without these options. The gap is the one between DP-FedAvg and "
-    "non-private."
+    "hyper-parameters, chosen for 500 rounds without these options. r=0 asks open clients alone. "
+    "The gap is the one between DP-FedAvg and non-private."
 )
 
 REPRODUCTION: Final = Reproduction(

@@ -28,7 +28,7 @@ from tacit.sampling.cohorts import Poisson
 PLAIN: Final = Availability()
 WHOLE: Final = 512  # a batch that holds every row of a device
 _NEVER = 10**6
-_ROW = 1.01  # norm of a row with its constant feature of .1
+ROW: Final = 1.01  # norm of a row with its constant feature of .1
 _CLEAR = 5.0  # noise of a sum of about 250 rows, up to which their mean is worth taking off
 
 
@@ -47,19 +47,27 @@ class Recipe:
     fold: int | None = None  # of five, of the rows that train, for choosing settings; None: the test rows
 
 
-def certified(method: Method, epsilon: float, delta: float, rounds: int = 1, devices: Availability = PLAIN) -> Recipe:
+def certified(
+    method: Method,
+    epsilon: float,
+    delta: float,
+    rounds: int = 1,
+    devices: Availability = PLAIN,
+    centred: bool = True,
+) -> Recipe:
     """Record level: certified solutions, and a noisy mean that centres a device's rows for a ninth of one query's cost.
 
-    Where that mean would be noise above all (at small epsilons) rows stay as they are, and nothing is paid for it.
+    Where that mean would be noise above all (at small epsilons) rows stay as they are, and nothing is paid for it; the
+    same if they are not to be `centred`.
     """
     from dp_accounting import GaussianDpEvent
 
     times = _most_present(rounds, devices.drop)
     centre = 3 * calibrate(GaussianDpEvent, epsilon, delta, "add/remove", "pld", times=1)
-    beside: dict[Any, int] = {GaussianDpEvent(centre): 1} if centre < _CLEAR else {}
+    beside: dict[Any, int] = {GaussianDpEvent(centre): 1} if centred and centre < _CLEAR else {}
     z = calibrate(GaussianDpEvent, epsilon, delta, "add/remove", "pld", times, beside)
     level = Level("private", epsilon=epsilon, delta=delta, noise=z)
-    privacy = Privacy(plans.Record(_ROW, times), (level,))
+    privacy = Privacy(plans.Record(ROW, times), (level,))
     return Recipe(method, rounds, privacy, batch=WHOLE, devices=devices, centre=centre if beside else None)
 
 
@@ -83,8 +91,9 @@ def grouped(method: Method, epsilon: float, delta: float, opted_out: float, roun
     return Recipe(method, rounds, privacy, rate=0.5, centre=0.0)
 
 
-def started(recipe: Recipe, seed: int) -> Run:
-    data = sitting(seed, recipe.centre, recipe.fold)
+def started(recipe: Recipe, seed: int, data: FederatedDataset | None = None) -> Run:
+    """On human activities, or on other data."""
+    data = sitting(seed, recipe.centre, recipe.fold) if data is None else data
     training = Training(
         recipe.rounds, Poisson(recipe.rate), recipe.batch, recipe.epochs, seed=seed, chunk=30, devices=recipe.devices
     )

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from papers.bench import REGISTRY, Reproduction, Runner, find
 from papers.fedhdp import cell as fedhdp_cell
-from papers.fedhdp import incentive, open_clients, private_levels, reproduce, selection, views
+from papers.fedhdp import incentive, open_clients, personal, private_levels, reproduce, selection, views
 from papers.fedhdp import overview as fedhdp_overview
 from papers.fedhdp.paper import printed, ratios, tables
 from papers.fedhdp.recipe import DP_FEDAVG, MENU, MNIST, NON_PRIVATE, OPTIMAL, SEVERE, SKEWED, Recipe, at
@@ -252,3 +252,13 @@ def test_a_page_of_trials_names_those_that_were_not_run(pool: Pool, bench: Runne
     values = open_clients.run(bench, TINY, 0.1)
     assert set(values.values()) == {None}
     assert "not run" in open_clients.table("Tiny", values).markdown()
+
+
+def test_personal_models_are_reported_by_the_variant_that_validation_chose() -> None:
+    cell = {"variants": {"a": {"private": [90, 94.0, 0.1]}, "b": {"private": [90, 93.0, 0.1]}}}
+    assert personal.chosen(cell) == "a"
+    good, low = [88.0, 93.5, 0.2, 4.0], [88.0, 92.9, 0.2, 4.0]
+    line = personal.line([{"private": good, "open": [90.0, 94.0, 0.3, 3.0]}] * 2)
+    assert line[-1] == "yes"
+    assert line[-2] == "0.50 ± 0.00"  # Delta_l
+    assert personal.line([{"private": low, "open": good}])[-1] == "**no**"
