@@ -111,7 +111,7 @@ def test_tensorboard_reads_what_was_tracked(tmp_path: Path) -> None:
 
 def test_mlflow_reads_what_was_tracked(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow", reason="pip install 'tacit-fl[mlflow]'")
-    uri = f"sqlite:///{tmp_path}/mlflow.db" if hasattr(mlflow, "sklearn") else f"file://{tmp_path}/mlruns"
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
     result = train(tacit.MLflow(uri))
     client = mlflow.MlflowClient(uri)
     number = client.get_experiment_by_name("tacit").experiment_id
