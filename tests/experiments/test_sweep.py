@@ -1,5 +1,6 @@
 """Sweeps: every combination once, in parallel, gone on with after a kill, compared on one page."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 import tacit
 from tacit.errors import TacitError
-from tacit.experiments.sweep import Sweep, Trial, grid, run_sweep, split_values
+from tacit.experiments.sweep import Sweep, Trial, cores_each, grid, run_sweep, split_values
 from tacit.report.run_folder import Folder
 from tacit.report.summary import ON_REQUEST
 from tacit.report.sweep import differences, pareto_front, sweep_figures
@@ -155,4 +156,25 @@ def test_killed_at_any_moment_and_started_again_no_run_is_lost_or_done_twice(who
     assert all(path.stat().st_mtime_ns == written for path, written in ended.items())
     for trial in whole.trials:
         again = Folder(tmp_path / "runs" / "tiny" / trial.folder.name)
+        assert again.metrics.read_bytes() == Folder(trial.folder).metrics.read_bytes()
+
+
+def test_runs_on_a_cluster_share_its_cores_and_fit_on_a_machine() -> None:
+    assert [cores_each(jobs, [2]) for jobs in (1, 2, 3)] == [2, 1, 1]
+    assert cores_each(1, [8, 8, 8, 8]) == 8
+    assert cores_each(16, [8, 8, 8, 8]) == 2
+    assert cores_each(1, []) == 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'tacit-fl[ray]'")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_same_command_on_a_cluster_of_two_workers_gives_the_same_runs(whole: Sweep, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TEXT)
+    command = [sys.executable, "-m", "tacit.cli", "sweep", "tiny.toml", "--set", "levels.private.epsilon=1.0,6.0"]
+    command += ["--set", "data.clients=20,100000", "--ray", "local", "-j", "2", "--out", "runs", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.stderr.count("failed: epsilon=") == 2  # those of 100,000 clients, and the others go on
+    assert "Traceback" not in done.stderr
+    for trial in (each for each in whole.trials if each.seed == 0):
+        again = Folder(tmp_path / "runs" / "tiny" / f"epsilon={trial.settings['epsilon']},clients=20-0")
         assert again.metrics.read_bytes() == Folder(trial.folder).metrics.read_bytes()

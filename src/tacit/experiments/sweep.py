@@ -4,7 +4,6 @@ A sweep is a folder of runs, `OUT/name/lr=0.1,epsilon=4-0`. What is done is know
 a sweep goes on with what is missing, and a run that was interrupted is resumed to the result it would have had.
 """
 
-import importlib
 import itertools
 import json
 import multiprocessing
@@ -128,9 +127,10 @@ def sweep(
         experiment: a TOML file, or its content as a dictionary.
         settings: keys of the file, each with the values to try: `{"method.lr": [.03, .1], "rounds": [50]}`.
         seeds: runs of each combination, with the experiment's seed and those after it.
-        jobs: runs at a time, each in a process of its own; they share the machine's cores.
+        jobs: runs at a time, each in a process of its own; they share the cores of the machine, or of the cluster.
         out: where the sweep's folder is made.
-        ray: the address of a Ray cluster whose machines share `out` ("auto": the one this machine belongs to).
+        ray: the address of a Ray cluster whose machines share `out` ("auto": the one this machine belongs to; "local":
+            one that starts here, for a try).
         progress: whether to show a table of what is running, on a terminal.
 
     Returns:
@@ -274,11 +274,14 @@ def _conduct(start: Start, waiting: Sequence[Trial], failures: dict[Path, str], 
 
 
 def _note(future: "Future[str]", trial: Trial, failures: dict[Path, str]) -> bool:
-    """Notes what came of a run; True if it was stopped on request."""
+    """Notes what came of a run; True if it was stopped on request. Whatever it failed of, the others go on."""
     try:
         return future.result() == ON_REQUEST
-    except TacitError as error:
-        failures[trial.folder] = str(error)
+    except BrokenProcessPool:  # no run can go on
+        raise
+    except Exception as error:
+        reason = getattr(error, "cause", error)  # Ray's own error tells a whole traceback
+        failures[trial.folder] = str(reason) if isinstance(reason, TacitError) else f"{type(reason).__name__}: {reason}"
         return False
 
 
@@ -348,16 +351,35 @@ def _work(content: dict[str, Any], folder: str) -> str:
 @contextmanager
 def _ray_pool(address: str, jobs: int) -> Iterator[Start]:
     """Tasks on a Ray cluster, as many at a time as it has cores for; folders are on storage that all of it shares."""
+    from tacit.simulation.ray import connect
+
     try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError as error:
-        raise TacitError("a sweep on a cluster needs Ray: pip install 'tacit-fl[ray]', or leave out --ray") from error
-    ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
-    task = ray.remote(num_cpus=max(1, (os.cpu_count() or 1) // jobs), max_calls=1)(run_trial)
+        ray = connect(address, os.cpu_count())
+    except TacitError:
+        raise
+    except Exception as error:  # Ray gives up on a slow machine after 30 seconds, with nothing more special
+        told, more = str(error).splitlines()[0], "on a machine that is less busy, try again"
+        if address != "local":
+            more = "start one with `ray start --head`, or write --ray local for one on this machine"
+        raise TacitError(f"no Ray cluster answers at '{address}' ({told}): {more}") from None
+    cores = cores_each(jobs, [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]])
+    task = ray.remote(num_cpus=cores, max_retries=-1)(_on_cluster)  # a run that is begun again is resumed
     try:
-        yield lambda content, folder: task.remote(content, str(Path(folder).resolve())).future()
+        yield lambda content, folder: task.remote(content, str(Path(folder).resolve()), cores).future()
     finally:
         ray.shutdown()
+
+
+def cores_each(jobs: int, machines: Sequence[int]) -> int:
+    """Cores of a run such that `jobs` fill the cluster; one that wants more than a machine has never starts."""
+    return max(1, min(sum(machines) // jobs, max(machines, default=1)))
+
+
+def _on_cluster(content: dict[str, Any], folder: str, threads: int) -> str:
+    import torch
+
+    torch.set_num_threads(threads)
+    return run_trial(content, folder)
 
 
 @contextmanager

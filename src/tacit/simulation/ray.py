@@ -30,17 +30,22 @@ _AHEAD = 2  # chunks sent to a worker before the first comes back
 _TRIES = 3  # how often a chunk is tried again whose worker died
 
 
-def connect() -> None:
-    """Joins the cluster that RAY_ADDRESS names, or starts one here with as many workers as torch has threads.
+def connect(address: str | None = None, cores: int | None = None) -> Any:
+    """Joins a cluster, or starts one here; the package `ray`, connected.
 
     Nothing is reported to anybody: Ray's usage statistics are off unless somebody turned them on.
+
+    Args:
+        address: of a cluster; "local" for one that starts here. None: the one that RAY_ADDRESS names, if it names one.
+        cores: of a cluster that starts here; as many as torch has threads by default.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray = _ray()
+    ray, address = _ray(), address or os.environ.get("RAY_ADDRESS", "local")
     if not ray.is_initialized():
-        own = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": torch.get_num_threads(), "include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level="error", **own)
+        here = {"num_cpus": cores or torch.get_num_threads(), "include_dashboard": False} if address == "local" else {}
+        ray.init(address=address, log_to_driver=False, logging_level="error", **here)
+    return ray
 
 
 def _ray() -> Any:
