@@ -4,7 +4,8 @@ With 60 clients the variance t of their truths is hardly known; it is estimated 
 takes the estimate for the truth then covers too little. Here t keeps all its possible values, each with its chance, and
 a client's squared error around its estimate is averaged over them. Before anything was seen the density of t is
 t^(-1/4), between flat in t (intervals too long where clients are alike) and flat in the standard deviation (too short
-for normal clients); chosen on draws other than those of benchmarks/results/interval-coverage.md.
+for normal clients); chosen on draws other than those of benchmarks/results/interval-coverage.md, which also shows what
+priors of the literature give.
 
 Messages as they are: the likelihood of all values, normal with variance t + v around a common centre that is flat and
 integrated out. Noisy messages: the estimate of t and that estimate's deviation, cut at 0 and at the most that t can be.
@@ -123,5 +124,10 @@ def _nodes(log_density: Callable[[Array], Array], top: float) -> tuple[Array, Ar
     edges = np.linspace(low, high, _NODES + 1)
     middle = (edges[1:] + edges[:-1]) / 2
     logs = log_density(np.square(middle))
-    chances = np.exp(logs - logs.max()) * np.sqrt(middle)  # flat in t would be `middle`, flat in its root 1
+    chances = np.exp(logs - logs.max()) * prior(middle)
     return np.square(middle), chances / chances.sum()
+
+
+def prior(deviations: Array) -> Array:
+    """Density of the standard deviation before anything was seen: flat in t would be `deviations`, in its root 1."""
+    return np.sqrt(deviations)
