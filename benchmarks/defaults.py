@@ -302,8 +302,8 @@ def _gains(scores: Scores, setting: str) -> np.ndarray:
 
 
 def _each_table(scores: Scores, base: float, clip: str, pull: tuple[float, float]) -> Iterator[str]:
-    yield "## Each federation, in points\n\nMeans over the seeds there are. Before: FedAvg at rate 0.1; DP-FedAvg at the"
-    yield "chosen rate, with a clip from 0.1; Ditto at the personal rate 0.1 with strength 0.1."
+    yield "## Each federation, in points\n\nMeans over the seeds there are. Before: FedAvg at rate 0.1; DP-FedAvg at"
+    yield "the chosen rate, with a clip from 0.1; Ditto at the personal rate 0.1 with strength 0.1."
     yield "Alone: at the chosen rate.\n"
     yield "| federation | alone | FedAvg before | after | epsilon 8 before | after | Ditto, epsilon 4 before | after |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
