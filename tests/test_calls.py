@@ -291,6 +291,11 @@ def test_train_makes_the_model_under_the_seed_of_its_training() -> None:
     for wrong in ("abc", [["a"] * 6], {"x": 1}):
         with pytest.raises(TacitError, match="what is to be predicted"):
             given.predict(wrong, "c0")
+    for nothing in ("rows.csv", None):  # and no training row in the error
+        with pytest.raises(
+            TacitError, match=r"^what is to be predicted is not \[rows, [0-9, ]+\]: give arrays of these shapes$"
+        ):
+            given.predict(nothing)
 
 
 def test_a_client_may_be_named_by_its_number() -> None:

@@ -149,3 +149,9 @@ def test_an_encoding_outlives_its_run() -> None:
 
     encoding = from_pandas(animals()).encoding
     assert Encoding.from_json(loads(dumps(asdict(encoding)))) == encoding
+
+
+@pytest.mark.parametrize("nothing", ["", 3])
+def test_what_is_no_data_set_is_said(nothing: object) -> None:
+    with pytest.raises(TacitError, match="give a name of the hub, a folder, a file or a Dataset"):
+        from_hub(nothing, client="author")

@@ -109,6 +109,7 @@ def test_tensorboard_reads_what_was_tracked(tmp_path: Path) -> None:
     assert last.value == pytest.approx(result.findings.value("all", "personal_mean"), abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")  # MLflow, of SQLAlchemy 2.1
 def test_mlflow_reads_what_was_tracked(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow", reason="pip install 'tacit-fl[mlflow]'")
     uri = f"sqlite:///{tmp_path}/mlflow.db"

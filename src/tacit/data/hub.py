@@ -68,6 +68,10 @@ def hub_pool(
     them. Sequences of unequal lengths are padded with 0, their labels with -100. `label`: "labels" or "label" if left
     out.
     """
+    if not isinstance(path, str | Path) and not hasattr(path, "column_names"):
+        raise TacitError(f"the data set is {path!r:.40}: give a name of the hub, a folder, a file or a Dataset")
+    if not str(path):
+        raise TacitError("the data set has no name: give a name of the hub, a folder, a file or a Dataset")
     splits = _load(path, config, cache, revision)
     if train_split not in splits:
         raise unknown(f"split of {path}", train_split, map(str, splits))

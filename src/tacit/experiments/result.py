@@ -131,7 +131,7 @@ class Result:
 
     def outputs(self, x: Any, client: str | None = None) -> Tensor:
         """Outputs for the rows of `x`: of a client's personal model, or of the shared one."""
-        if isinstance(x, str) and not isinstance(client, str):
+        if isinstance(x, str) and client is not None and not isinstance(client, str):
             warnings.warn("the rows come first now: outputs(x, client), predict(x, client)", DeprecationWarning, 3)
             x, client = client, x
         rows = rows_like(x, self.parts.federation.x, self.run.engine.federation.x)

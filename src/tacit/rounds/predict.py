@@ -158,8 +158,11 @@ def rows_like(x: Any, template: Rows, fitted: Rows | None = None) -> Rows:
     if columns is not None and isinstance(x, Mapping) and columns.names:
         x = [cast("Mapping[str, Any]", x).get(name) for name in columns.names]
     tensors: list[Any] = [x] if columns is None else [*x.tensors] if isinstance(x, Columns) else [*x]
-    if len(tensors) != len(templates) or any(each is None for each in tensors):
-        raise TacitError(f"rows to predict have other inputs than {template}: give these")
+    if len(tensors) != len(templates) or any(each is None or isinstance(each, str) for each in tensors):
+        wanted = f"[rows, {', '.join(map(str, templates[0].shape[1:]))}]" if columns is None else columns
+        raise TacitError(
+            f"what is to be predicted is not {wanted}: give arrays of these shapes"
+        )  # never a training row
     seen = leaves(template if fitted is None else fitted)
     rows = [_one_like(each, *pair) for each, pair in zip(tensors, zip(templates, seen, strict=True), strict=True)]
     seen_as: Any = rows[0] if columns is None else Columns(columns.names, rows)
