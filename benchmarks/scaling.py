@@ -73,13 +73,13 @@ CURVES = (
     ),
     Curve(
         "Local steps",
-        tuple((n, replace(_USUAL, steps=n)) for n in (1, 2, 5, 10, 20, 40, 80, 160, 320)),
+        tuple((n, replace(_USUAL, steps=n)) for n in (1, 2, 5, 10, 50, 100, 128, 129, 200, 500, 2000)),
         "time linear, memory flat",
         "Every step is one pass over the client's ten rows, so the first layer is kept as shares of them and a step "
         "costs little: time grows slower than steps. Fewer than four steps do not pay for that, and go through all "
         "weights each time: one or two take longer than five. A recorded program holds what its steps need, so its "
-        "memory grows with them. Programs of more than 512 steps (128 where clients have different numbers of them) "
-        "are not recorded and run as plain `vmap`, which costs many times as much a step.",
+        "memory grows with them; programs of more than 128 steps are loops over 24 to 40 of them, which begin and end "
+        "those shares anew each time.",
     ),
     Curve(
         "Threads",

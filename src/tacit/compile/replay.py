@@ -5,7 +5,7 @@ The plain program is the reference: a recorded one is used only after it gave th
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from tacit.compile.handover import NOTHING, Handover, announce, operands
 from tacit.compile.ir import trace
 from tacit.compile.pipeline import simplify
 
-Check = Callable[["Recording"], str]
+Check = Callable[["Replayed"], str]
 """Why a recorded program may not be used although it gives the same; "" if it may."""
 
 
@@ -28,7 +28,8 @@ def record(
     sure: bool = False,
     uploads: Handover = NOTHING,
     check: Check = lambda recording: "",
-) -> "Recording":
+    make: "Maker | None" = None,
+) -> "Replayed":
     """The program for inputs of these shapes.
 
     Args:
@@ -38,17 +39,19 @@ def record(
         sure: it was compared before, so it need not be again.
         uploads: its first results, which are handed over to somebody else.
         check: what else must hold.
+        make: how it is recorded; by default as one list of operations.
 
     Raises:
         Refused: it cannot be recorded, or differs; with the reason.
     """
     try:
         with torch.no_grad():
-            recording = _recording(program, inputs, uploads)
+            make = make or list_operations
+            recording = make(program, inputs, uploads)
             if reason := check(recording):
                 raise Refused(reason)
             if not sure:
-                accept(Pair(program, recording.stored), _in_double(trials, uploads), trials)
+                accept(Pair(program, recording.stored), _in_double(trials, uploads, make), trials)
             return recording
     except Refused:
         raise
@@ -56,14 +59,21 @@ def record(
         raise Refused.because(error) from error
 
 
-def _in_double(trials: Trials, uploads: Handover) -> Pair | None:
+def _in_double(trials: Trials, uploads: Handover, make: "Maker") -> Pair | None:
     """The passes themselves, on the program in double precision: nothing there is compiled for single."""
     if trials.exact is None:
         return None
-    return Pair(trials.exact, _recording(trials.exact, trials.in_double(trials.tame(0)), uploads).stored)
+    return Pair(trials.exact, make(trials.exact, trials.in_double(trials.tame(0)), uploads).stored)
 
 
-def _recording(program: Program, inputs: Any, uploads: Handover) -> "Recording":
+def list_operations(program: Program, inputs: tuple[Any, ...], uploads: Handover = NOTHING) -> "Recording":
+    """The program as one list of operations, and nothing compared."""
+    graph, structure = traced(program, inputs)
+    return Recording(simplify(announce(graph, uploads)), inputs, structure, uploads)
+
+
+def traced(program: Program, inputs: tuple[Any, ...]) -> tuple[GraphModule, Any]:
+    """The program's graph as it is, and the structure of what it gives."""
     structures = []
 
     def note_structure(*leaves: Any) -> Any:
@@ -71,8 +81,25 @@ def _recording(program: Program, inputs: Any, uploads: Handover) -> "Recording":
         structures.append(pytree.tree_structure(outputs))
         return outputs
 
-    graph = simplify(announce(trace(note_structure, *inputs), uploads))
-    return Recording(graph, inputs, structures[-1], uploads)
+    return trace(note_structure, *inputs), structures[-1]
+
+
+class Replayed(Protocol):
+    """A recorded program, as it is used."""
+
+    def __call__(self, *inputs: Any) -> Any: ...
+
+    def stored(self, *inputs: Any) -> Any:
+        """With uploads as tensors, to be compared."""
+        ...
+
+    def replace_constants(self, values: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Puts other tensors of the same shape in the place of some that the program was recorded with."""
+        ...
+
+
+Maker = Callable[[Program, tuple[Any, ...], Handover], Replayed]
+"""Records a program on inputs, without comparing anything."""
 
 
 class Recording:

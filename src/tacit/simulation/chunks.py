@@ -79,6 +79,11 @@ class Inputs(NamedTuple):
         """Of the only client of a chunk of one, without the row for it."""
         return Inputs(tree.each(lambda leaf: leaf[0], self.state), *(leaf[0] for leaf in self[1:]))
 
+    def steps(self, first: int, several: int) -> "Inputs":
+        """Of so many steps alone."""
+        cut = [leaf[:, first : first + several].contiguous() for leaf in (self.rows, self.mask, self.live)]
+        return self._replace(rows=cut[0], mask=cut[1], live=cut[2])
+
 
 class Shape(NamedTuple):
     """All that a chunk's program depends on besides its inputs: public, and the same whenever a run is repeated."""
@@ -87,15 +92,21 @@ class Shape(NamedTuple):
     steps: int
     full: int  # leading steps that are live for every client
     own: int = 0  # rows of a client that are fetched once, where batches come back to them
+    loop: int = 0  # steps of a loop: then `steps` are those of two loops, and a program serves any number of them
+
+    def length(self, steps: int) -> int:
+        """Steps that a program of this shape takes for clients with at most so many."""
+        return 2 + self.loop * max(1, -(-(steps - 2) // self.loop)) if self.loop else self.steps
 
     def fill(self, inputs: Inputs) -> Inputs:
-        """Rows repeated to `clients`, steps that are not live added up to `steps`."""
+        """Rows repeated to `clients`, steps that are not live added up to as many as the program takes."""
         several, steps = inputs.live.shape
-        if (several, steps) == (self.clients, self.steps):
+        length = self.length(steps)
+        if (several, steps) == (self.clients, length):
             return inputs
         rows = torch.arange(self.clients).clamp(max=several - 1)
         filled = Inputs(tree.each(lambda leaf: leaf[rows], inputs.state), *(leaf[rows] for leaf in inputs[1:]))
-        more = self.steps - steps
+        more = length - steps
         return filled._replace(
             rows=torch.cat([filled.rows, filled.rows[:, :1].expand(-1, more, -1)], 1),
             mask=pad(filled.mask, (0, 0, 0, more)),
@@ -237,12 +248,11 @@ _CHUNK_NUMBERS = 2**25  # numbers in one copy of a chunk's parameters
 _STEP_NUMBERS = 2**28  # the same of what a step makes: a large frozen network makes many, whatever is trained of it
 _CACHE_NUMBERS = 2**21  # the same with what a step makes, for a recorded program: fastest in a core's cache
 _COMPILED_NUMBERS = 2**23  # the same where kernels are compiled: they take one client after another
-_MOST_RECORDED_STEPS = (
-    128  # a recorded program is as long as its steps are many, and a step takes a tenth of a second to record
-)
-_MOST_STEPS_ALIKE = 512  # the same where one program serves all clients
+_MOST_RECORDED_STEPS = 128  # of a program without a loop: it takes a tenth of a second a step to record
+_MOST_UNLOOPED, _MOST_UNLOOPED_ALIKE = 128, 512  # the same where steps are no loop; where all clients have as many
 _FEWEST, MOST, COMPILED_MOST = 4, 25, 50  # clients of a recorded program
 _SEVERAL_EACH = 8  # chunks of a worker above which one that is not full costs little
+_LOOPS = range(24, 41)  # steps that a loop may have: more take long to record, and fewer pay for its ends more often
 _FEW_LENGTHS = 8
 _ROUNDED = sorted({n << k for n in (4, 5, 6, 7) for k in range(40)} | {0, 1, 2, 3})  # .., 8, 10, 12, 14, 16, 20, ..
 _WORTH_ROUNDS = 20  # rounds that pay for recording one program
@@ -268,6 +278,7 @@ class Chunking:
     outputs: int = 0  # numbers that a client's step makes on its way through the network
     compiled: bool = False  # whether kernels are compiled
     skipped: bool = False  # whether steps that only pad a client cost it next to nothing
+    loops: bool = True  # whether very long programs are recorded as loops
 
     @cached_property
     def recorded(self) -> bool:
@@ -284,24 +295,37 @@ class Chunking:
             return "this method's server needs every single message, which recorded programs do not give"
         if not isinstance(self.batches, Shuffled | FixedSteps):
             return "programs with Poisson batches, as of plan 'record', are not recorded"
-        if self.compile == "require" and self.steps.max() > self._most_steps:
+        if self.compile == "require" and not self.loops and self.steps.max() > self._most_steps:
             return f"a client takes {self.steps.max()} local steps, more than the {self._most_steps} of a program"
         return None
 
     def records(self, clients: np.ndarray) -> bool:
-        """Whether the program of this chunk is: not if it would be very long."""
-        return self.recorded and self.steps[clients].max() <= self._most_steps
+        """Whether the program of this chunk is: not if it would be very long, and cannot be a loop."""
+        return self.recorded and (self.loops or self.steps[clients].max() <= self._most_steps)
 
     def split(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """Clients with like numbers of steps together, so that little is padded; what takes longest first."""
         ordered = cohort[np.argsort(-self.steps[cohort], kind="stable")]
         plain = int((self.steps[ordered] > self._most_steps).sum()) if self.recorded else len(ordered)
-        yield from _pieces(ordered[:plain], itertools.repeat(self._plain(len(cohort))))
-        yield from self._by_program(ordered[plain:])
+        several = self._program if self.recorded and self.loops else self._plain(len(cohort))
+        yield from _pieces(ordered[:plain], itertools.repeat(several))
+        if plain < len(ordered):
+            yield from self._by_program(ordered[plain:])
 
     def shape(self, clients: np.ndarray) -> Shape:
         """Of the recorded program for these clients: a little larger than they are, so that there are few programs."""
+        if self.loops and self.steps[clients].max() > self._most_steps:
+            return self._looped
         return self._for_all if self._one_for_all else self._shape(self.steps[clients], len(clients))
+
+    @cached_property
+    def _looped(self) -> Shape:
+        """Of all clients with more steps than a list of operations may have."""
+        steps = self.steps[self.steps > self._most_steps]
+        most, alike = int(steps.max()), self.alike and len(np.unique(steps)) == 1
+        size = min(_LOOPS, key=lambda each: (-(2 - most) % each, -each))
+        full = 2 * size + 2 if alike and (most - 2) % size == 0 else 0
+        return Shape(self._program, 2 * size + 2, full, self._own(most) if alike else 0, size)
 
     @cached_property
     def _for_all(self) -> Shape:
@@ -342,7 +366,9 @@ class Chunking:
 
     @property
     def _most_steps(self) -> int:
-        return _MOST_STEPS_ALIKE if len(self._lengths) == 1 else _MOST_RECORDED_STEPS
+        if self.loops:
+            return _MOST_RECORDED_STEPS
+        return _MOST_UNLOOPED_ALIKE if len(self._lengths) == 1 else _MOST_UNLOOPED
 
     @property
     def _varied(self) -> bool:

@@ -88,7 +88,8 @@ class CohortProgram(ClientProgram):
         With `gathered`, whose leaves have a row for each client, every message is also written into its own row.
         """
         store.expect(cohort)
-        given, chunks = Broadcast(view, public, round), list(self.chunking.split(cohort))
+        given = Broadcast(view, public, round)
+        chunks = self._prepared(given, cohort)
         parts = self._parts(given, store, gathered or {}, chunks)
         blank = totals.no_messages(self.plan, like)
         if self.plan.secure_sum:
@@ -224,6 +225,16 @@ class CohortProgram(ClientProgram):
         """
         return tree.pick(public, self.plan.release.start()) if self.plan.project else {}
 
+    def _prepared(self, given: Broadcast, cohort: np.ndarray) -> list[np.ndarray]:
+        """The cohort's chunks, their programs recorded. Where steps are no loop, long programs do without."""
+        chunks = list(self.chunking.split(cohort))
+        for clients in chunks:
+            self.prepare(given, clients)
+        if self.chunking.loops and any(shape.loop and why for (shape, _), why in self.decisions.items()):
+            self.__dict__["chunking"] = replace(self.chunking, loops=False)
+            return self._prepared(given, cohort)
+        return chunks
+
     def prepare(self, given: Broadcast, clients: np.ndarray) -> None:
         """Records the program of these clients' chunk, if programs are recorded and it is not there yet.
 
@@ -243,15 +254,13 @@ class CohortProgram(ClientProgram):
                 return made
             except Refused as refused:
                 why = self.decisions[key] = str(refused)
-        if self.compile == "require":
+        if self.compile == "require" and not (key[0].loop and replace(self.chunking, loops=False).unrecorded is None):
             raise TacitError(f"compile is 'require', and a program cannot be recorded ({why}): use compile = 'auto'")
         _log.warning("a program of %d clients is not recorded, the plain one runs: %s", key[0].clients, why)
         return None
 
     def _parts(self, given: Broadcast, store: Store, gathered: Tree, chunks: Sequence[np.ndarray]) -> Iterable[Totals]:
         """The totals of each chunk, in order; its clients' states are then in the store."""
-        for clients in chunks:
-            self.prepare(given, clients)
 
         def chunk(task: ModuleTask, drawn: tuple[np.ndarray, Inputs]) -> Totals:
             clients, inputs = drawn
@@ -260,7 +269,9 @@ class CohortProgram(ClientProgram):
             return self._keep(given.round, store, gathered, clients, done)
 
         def ready(clients: np.ndarray) -> tuple[np.ndarray, Inputs]:
-            steps = self.chunking.shape(clients).steps if self.chunking.records(clients) else 0
+            steps = 0
+            if self.chunking.records(clients) and not (shape := self.chunking.shape(clients)).loop:
+                steps = shape.steps
             return clients, self.inputs_for({}, clients, given.round, steps=steps)
 
         return self.workers.map(chunk, map(ready, chunks))

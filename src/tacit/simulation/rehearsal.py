@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 from tacit.compile.acceptance import Program, Refused, Trial
 from tacit.compile.handover import Handover
 from tacit.compile.ir import trace
-from tacit.compile.replay import Recording, record
+from tacit.compile.loop import Windows, loop_of
+from tacit.compile.replay import Recording, Replayed, record
 from tacit.core import tree
 from tacit.core.columns import Columns
 from tacit.core.contract import Shared, Tree
@@ -40,7 +41,7 @@ _LARGE: Final = 2**24  # bytes of rows above which pages that nobody touches are
 _SEED: Final = 20
 
 
-def recorded(engine: "CohortProgram", shape: Shape, given: "Broadcast", sure: bool = False) -> Recording:
+def recorded(engine: "CohortProgram", shape: Shape, given: "Broadcast", sure: bool = False) -> Replayed:
     """The recorded program of chunks of this shape. `Refused`, with the reason, where the plain one is to run.
 
     It is for states that lie as a store gives them, which then need not be copied. `sure`: it was accepted before. In
@@ -54,7 +55,10 @@ def recorded(engine: "CohortProgram", shape: Shape, given: "Broadcast", sure: bo
         check = partial(_check, engine, rehearsal.program, first)
         uploads = uploads_of(len(engine.plan.setting.upload))
         with device.apart():
-            recording = record(rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check)
+            make = partial(loop_of, _windows(shape.loop)) if shape.loop else None
+            recording = record(
+                rehearsal.program, *first, trials=rehearsal, sure=sure, uploads=uploads, check=check, make=make
+            )
         recording.replace_constants(rehearsal.data)
         return recording
     except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, AssertionError) as error:
@@ -66,12 +70,27 @@ def uploads_of(leaves: int) -> Handover:
     return Handover(leaves, takes_product, Product, stored)
 
 
-def _check(engine: "CohortProgram", program: Program, inputs: tuple[Any, ...], recording: Recording) -> str:
+def _windows(size: int) -> Windows:
+    """Of a chunk's program: only its inputs have steps."""
+
+    def steps(inputs: tuple[Any, ...]) -> int:
+        return int(inputs[3].live.shape[1])
+
+    def cut(inputs: tuple[Any, ...], first: int, several: int) -> tuple[Any, ...]:
+        return *inputs[:3], inputs[3].steps(first, several)
+
+    return Windows(size, steps, cut)
+
+
+def _check(engine: "CohortProgram", program: Program, inputs: tuple[Any, ...], recording: Replayed) -> str:
     """What a recorded program must keep beside the plain one's numbers (`isolation.py`)."""
     steps, uploads = engine.plan.steps, len(engine.plan.setting.upload)
     noisy = steps is not None and steps.noisy
-    if noisy and not moves_by_guarded_steps(recording, trace(program, *inputs), uploads, *inputs):
-        return "data reach an upload other than by steps with noise"
+    if noisy:
+        if not isinstance(recording, Recording):
+            return "loops over steps with noise are not recorded"
+        if not moves_by_guarded_steps(recording, trace(program, *inputs), uploads, *inputs):
+            return "data reach an upload other than by steps with noise"
     return "" if keeps_clients_apart(recording, *inputs) else "what is computed of one client depends on another"
 
 
@@ -180,6 +199,8 @@ class Rehearsal:
         who = self._who if number == 0 or len(self._who) == 1 else self._who[:-1]
         states = _states(engine.method.join(view, engine.start), len(who), draw)
         drawn = engine.inputs_for(states, who, number)
+        if self.shape.loop:
+            drawn = drawn.steps(0, min(self.shape.steps, drawn.live.shape[1]))
         inputs = self._varied(self.shape.fill(drawn), draw, number)
         if number:  # of whatever kind a method means it to be
             inputs = inputs._replace(state=self._states)
@@ -201,7 +222,8 @@ def _leaves(view: Shared) -> list[Tensor]:
 
 def _fitting(engine: "CohortProgram", shape: Shape) -> np.ndarray:
     """Clients of the population whose round this program can do, from those with the fewest steps to the most."""
-    fits = np.flatnonzero((engine.steps <= shape.steps) & (engine.steps >= shape.full))
+    most = np.inf if shape.loop else shape.steps
+    fits = np.flatnonzero((engine.steps <= most) & (engine.steps >= shape.full))
     ordered = fits[np.argsort(engine.steps[fits], kind="stable")]
     return ordered[np.unique(np.linspace(0, len(ordered) - 1, min(shape.clients, len(ordered))).astype(int))]
 
