@@ -103,7 +103,7 @@ SYSTEMS = {
         System("loop", "PyTorch loop", "torch_loop.py", this_python, _settings(shares_rounds=False)),
         System("flower", "Flower simulation", "flower_rounds.py", flower_python, (Setting(1, CORES, "actor"),)),
         System("tacit-field", "Tacit", "tacit_field.py", this_python, (Setting(1, CORES),)),
-        System("jax", "JAX", "jax_rounds.py", jax_python, _settings(shares_rounds=False)),
+        System("jax", "JAX", "jax_rounds.py", jax_python, (Setting(1, CORES),)),
         System("fedjax", "FedJAX", "fedjax_rounds.py", jax_python, (Setting(1, CORES),)),
     )
 }

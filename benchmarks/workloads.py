@@ -57,7 +57,7 @@ def _beside_peers(
         Entry("pfl-research", SYSTEMS["pfl"], network, faster=pfl),
         Entry("PyTorch loop", SYSTEMS["loop"], network),
         Entry("Flower simulation", SYSTEMS["flower"], network, most=3, faster=flower),
-        Entry("JAX, clients by scan", SYSTEMS["jax"], f"{network}-scan", faster=scan or jax),
+        Entry("JAX, clients by scan", SYSTEMS["jax"], f"{network}-scan", most=5, faster=scan or jax),
         Entry("FedJAX", SYSTEMS["fedjax"], network, most=5, faster=jax),
         *(
             Entry("JAX, clients by vmap", SYSTEMS["jax"], f"{each}-vmap", 5, jax)
