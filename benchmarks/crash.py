@@ -113,7 +113,7 @@ def state(run: Path) -> tuple[Any, ...]:
     saved = checkpoint.load(run / "checkpoint.bin")
     with Ledger.read(run / "ledger.sqlite") as ledger:
         rows = sorted((e.round, e.scope, str(e.event), e.count) for e in ledger.entries())
-        stays = ledger.stays()
+        stays = ledger.level_periods()
     return saved["round"], saved["model"], saved["store"], saved["public"], rows, stays
 
 

@@ -221,7 +221,7 @@ def test_a_shared_row_of_weights_stays_one() -> None:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """As in a process that has not built anything; of one small source, since how it is built and kept is asked here."""
+    """As in a process that has not built anything; of one small source: how it is built and kept is tested here."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(kernels, "SOURCES", ("room.c",))
     kernels.library.cache_clear()

@@ -78,7 +78,7 @@ class Ending(Callback):
 
 def test_a_callback_can_end_a_run_with_its_reason(tmp_path: Path) -> None:
     result = train(Ending(), folder=tmp_path / "run")
-    assert (result.stopped, result.findings.done, result.interrupted) == ("enough", 3, False)
+    assert (result.stopped, result.findings.rounds_done, result.interrupted) == ("enough", 3, False)
     assert "enough" in (open_run(tmp_path / "run").standing or "")
 
 

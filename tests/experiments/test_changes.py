@@ -54,7 +54,7 @@ def test_the_report_counts_clients_where_they_are_now_and_says_what_a_change_doe
 def test_the_epsilon_of_a_level_is_that_of_whoever_there_spent_most(tmp_path: Path) -> None:
     result = run(tmp_path / "a", *CASE)
     with Ledger.read(tmp_path / "a" / "ledger.sqlite") as ledger:
-        spent = accounts(ledger, ledger.stays())
+        spent = accounts(ledger, ledger.level_periods())
         stayed = ledger.spent("level:private")
     found = result.findings.epsilons
     assert found["strict"]["pld"] == epsilon(spent["2"], 1e-2, "add/remove") > 2.0
@@ -77,7 +77,7 @@ def test_an_interrupted_run_with_changes_ends_with_the_same_files(
     ends = [json.loads(folder.outcome.read_text()) | {"ledger": ""} for folder in (whole, part)]
     assert ends[0] == ends[1]  # but for the ledger's head, in which the time of a charge is
     with Ledger.read(whole.ledger) as one, Ledger.read(part.ledger) as other:
-        assert one.stays() == other.stays()
+        assert one.level_periods() == other.level_periods()
         assert one.histories() == other.histories()
 
 

@@ -77,7 +77,7 @@ def test_an_interrupted_run_resumes_to_the_same_end(
         patched.setattr(TRAIN, stopping_after(rounds))
         result = run(folder.path)
     assert result.interrupted
-    assert result.findings.done == rounds
+    assert result.findings.rounds_done == rounds
     assert "Ended after" in str(result)
     assert run(folder.path, resume=True).stopped is None
     assert same_end(folder, whole)
@@ -164,7 +164,7 @@ def test_numbered_folders_are_found_in_order(tmp_path: Path) -> None:
 def test_a_spent_budget_ends_the_run_and_says_so(tmp_path: Path) -> None:
     changes = ["privacy.plan=local", "privacy.participations=1", "choices={open=0.0}", "rate=1.0", "evaluate.every=5"]
     result = run(tmp_path / "a", *changes)
-    assert result.findings.done == 1
+    assert result.findings.rounds_done == 1
     assert "Ended after 1 of 8 rounds: every client has used up its budget." in str(result)
     assert max(row.round for row in read(tmp_path / "a" / "metrics.csv")) == 1
     again = run(tmp_path / "a", *changes, resume=True)

@@ -267,10 +267,10 @@ def test_both_sides_keep_each_others_heads(tmp_path: Path) -> None:
     server.go()
     for name, client in wire.clients.items():
         with client.store.ledger() as own:
-            told = own.kept("server", "run-1")
+            told = own.kept_heads("server", "run-1")
             assert [kept.turn for kept in told] == [0, 1, 2, 2]  # the last one at the end
             assert all(server.ledger.holds(kept.head) for kept in told)
-            mine = server.ledger.kept(f"client:{name}", "run-1")
+            mine = server.ledger.kept_heads(f"client:{name}", "run-1")
             assert len(mine) >= 3
             assert all(own.holds(kept.head) for kept in mine)
 

@@ -147,11 +147,11 @@ def test_who_opted_out_is_not_charged_and_adds_no_noise(name: str) -> None:
 def test_levels_that_are_not_asked_to_train_are_not_evaluated() -> None:
     half = [0, 1] * (CLIENTS // 2)
     _, found = both(plans.Grouped(Fixed(0.5), ratio=0.0), Evaluation(), setting((LEVEL, Level("open")), half))
-    assert found.plan.asked.tolist() == [False, True] * (CLIENTS // 2)
+    assert found.plan.eligible.tolist() == [False, True] * (CLIENTS // 2)
     assert not found.plan.levels
     _, weighed = both(plans.Grouped(Fixed(0.5), ratio="optimal"), Evaluation(), setting((LEVEL, Level("open")), half))
     assert isinstance(weighed.plan.release, GroupedRelease)
-    assert weighed.plan.asked.all()
+    assert weighed.plan.eligible.all()
 
 
 @pytest.mark.parametrize(

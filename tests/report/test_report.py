@@ -97,7 +97,9 @@ def test_the_image_is_written(folders: list[Path], tmp_path: Path) -> None:
 
 def test_a_run_without_figures_can_be_shown(folders: list[Path], tmp_path: Path) -> None:
     found = open_run(folders[0])
-    empty = replace(found, metrics=frame([]), clients=pd.DataFrame(columns=found.clients.columns), statement=(), done=0)
+    empty = replace(
+        found, metrics=frame([]), clients=pd.DataFrame(columns=found.clients.columns), statement=(), rounds_done=0
+    )
     write_png([empty], tmp_path / "image.png")
     write_html([empty], tmp_path / "page.html")
     assert "Ended after 0 of 4 rounds: it was interrupted." in text(*tell([empty]))

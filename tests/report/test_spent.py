@@ -401,7 +401,7 @@ def test_an_interrupted_result_counts_what_the_ledger_has_of_later_rounds(tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "interruptible", stopping_after(0))
         result = run(tmp_path / "tiny-0", resume=True)
-    assert result.findings.done == 3
+    assert result.findings.rounds_done == 3
     assert "Accuracy after round 3; privacy spent after round 5." in str(result)
     assert set(epsilons_in(str(result))) <= spent_by_ledger(tmp_path / "tiny-0")
 

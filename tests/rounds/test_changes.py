@@ -50,7 +50,7 @@ def events(it: Run) -> dict[str, Any]:
 
 
 def account(it: Run, client: str) -> Counter:
-    return accounts(it.ledger, it.ledger.stays())[client]
+    return accounts(it.ledger, it.ledger.level_periods())[client]
 
 
 def test_an_account_is_the_composition_of_both_levels_events() -> None:
@@ -80,7 +80,7 @@ def test_a_change_takes_effect_at_the_next_draw_and_not_before() -> None:
     step(it, 1)
     assert it.plan.setting.choices.of(1).name == "open"
     assert it.plan.setting.choices.counts == [10, 4, 6]
-    assert [stay.round for stay in it.ledger.stays()["c1"]] == [0, 2]
+    assert [stay.round for stay in it.ledger.level_periods()["c1"]] == [0, 2]
 
 
 def test_a_client_that_has_spent_more_than_its_new_level_allows_is_no_longer_asked() -> None:
@@ -92,10 +92,10 @@ def test_a_client_that_has_spent_more_than_its_new_level_allows_is_no_longer_ask
     assert not it.budget.eligible()[1]
     assert it.budget.eligible()[[2, 12, 16]].all()
     assert account(it, "c1") == {events(it)["private"]: 5}
-    assert not it.ledger.stays()["c1"][-1].asked
+    assert not it.ledger.level_periods()["c1"][-1].asked
     it.change("c1", "private")
     step(it, 1)
-    assert it.plan.asked[1], "the level it came from can pay for more"
+    assert it.plan.eligible[1], "the level it came from can pay for more"
     assert account(it, "c1") == {events(it)["private"]: 6}
 
 
@@ -105,7 +105,7 @@ def test_a_client_is_asked_for_as_long_as_its_new_level_can_pay() -> None:
     asked = []
     while it.progress.round < 8:
         it.step()
-        asked.append(bool(it.plan.asked[1]))
+        asked.append(bool(it.plan.eligible[1]))
     event = {account.scope: account.event for account in it._first.levels}
     loose, tight = event["level:private"], event["level:strict"]
     assert asked == [epsilon({loose: 4, tight: n}, 1e-3, "add/remove") <= 8.0 for n in range(1, 5)]
@@ -164,7 +164,7 @@ def test_nobody_changing_leaves_run_and_ledger_as_they_were() -> None:
     assert largest_difference(tree.join(plain.progress.server.view), tree.join(asked.progress.server.view)) == 0
     assert largest_difference(states(plain), states(asked)) == 0
     for it in (plain, asked):
-        assert it.ledger.stays() == {}
+        assert it.ledger.level_periods() == {}
         assert it.plan is it._first
 
 
@@ -259,7 +259,7 @@ def in_folder(folder: Path, privacy: Privacy = GROUPED) -> Run:
 
 def told(it: Run) -> tuple[Any, ...]:
     rows = sorted((e.round, e.scope, str(e.event), e.count) for e in it.ledger.entries())
-    return rows, it.ledger.stays(), it.ledger._query("SELECT serial, round, client, level, asked FROM stays")
+    return rows, it.ledger.level_periods(), it.ledger._query("SELECT serial, round, client, level, asked FROM stays")
 
 
 SAME = (plans.Grouped(Fixed(0.5)), plans.Grouped(Fixed(0.5), ratio=0.5), plans.Local(Fixed(0.5)), plans.Record(0.5))
@@ -299,11 +299,11 @@ def test_optimal_weights_go_on_after_an_interruption(tmp_path: Path) -> None:
 def test_what_the_ledger_replays_after_reopening_is_what_was_charged(tmp_path: Path) -> None:
     it = in_folder(tmp_path)
     it.go()
-    accounted = accounts(it.ledger, it.ledger.stays())
+    accounted = accounts(it.ledger, it.ledger.level_periods())
     it.ledger.close()
     with Ledger.read(tmp_path / "ledger.sqlite") as ledger:
-        assert accounts(ledger, ledger.stays()) == accounted
-        assert {client: [s.level for s in stays if s.asked] for client, stays in ledger.stays().items()} == {
+        assert accounts(ledger, ledger.level_periods()) == accounted
+        assert {client: [s.level for s in stays if s.asked] for client, stays in ledger.level_periods().items()} == {
             "c1": ["private", "open", "strict"],
             "c2": ["private", "strict"],
         }
@@ -331,7 +331,7 @@ def test_a_change_never_touches_a_round_that_was_drawn_before_an_interruption(tm
     resumed.resume()
     assert resumed.progress.round == 3
     resumed.change("c5", "open")
-    assert resumed.ledger.stays()["c5"][-1].round == 5
+    assert resumed.ledger.level_periods()["c5"][-1].round == 5
     step(resumed, 2)
     assert largest_difference(resumed.progress.server.view.model, first.progress.server.view.model) == 0
     assert resumed.plan.setting.choices.of(5).name == "private"
@@ -392,7 +392,7 @@ def test_the_central_plan_refuses_a_second_level_before_anything_is_written() ->
     it = run(FedAvg(), replace(CENTRAL, levels=(PRIVATE, STRICT), choices=dict.fromkeys(CHOICES, "private")))
     with pytest.raises(TacitError, match="grouped"):
         it.change("c1", "strict")
-    assert it.ledger.stays() == {}
+    assert it.ledger.level_periods() == {}
     it.change(list(CHOICES), "strict")
     it.go()
     assert it.ledger.scopes() == ["level:private", "level:strict"]
@@ -407,7 +407,7 @@ def test_clients_and_levels_that_do_not_exist_are_refused(clients: str, level: s
     it = started()
     with pytest.raises(TacitError, match=says):
         it.change(clients, level)
-    assert it.ledger.stays() == {}
+    assert it.ledger.level_periods() == {}
 
 
 def test_a_change_after_the_last_draw_is_refused() -> None:

@@ -67,7 +67,7 @@ class KnownPrior(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What clients know under the current prior. Stays with them; a message is made of it."""
+    """What clients know under the current prior. LevelPeriods with them; a message is made of it."""
 
     shift: Floats  # [clients, d], posterior mean minus the prior's mean
     decided: Floats  # [clients, 1], the share of its coefficients that a client's data decide, between 0 and 1

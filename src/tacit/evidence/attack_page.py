@@ -45,9 +45,9 @@ def attack_page(path: Path, client: str | None = None, references: int = 0) -> s
     """
     findings = open_run(path)
     run, _ = reopen_run(path)
-    figures = [_found(findings), *_shown(findings, run, client)]
+    figures = [_membership_limit(findings), *_shown(findings, run, client)]
     if references:
-        figures[1:1] = _found_in_fact(findings, membership(build(parse(existing(path).content())), references))
+        figures[1:1] = _membership_measured(findings, membership(build(parse(existing(path).content())), references))
     intro = (
         f"<header><h1>What an attacker gets: {escape(findings.title)}</h1><p>Two attacks on this run. The first asks "
         "whether somebody took part, and its best possible success follows from the ledger. The second looks for "
@@ -56,13 +56,13 @@ def attack_page(path: Path, client: str | None = None, references: int = 0) -> s
     return document(f"What an attacker gets: {findings.title}", intro + sections(figures))
 
 
-def _found(findings: RunSummary) -> Figure:
+def _membership_limit(findings: RunSummary) -> Figure:
     """Members found of 100, by level; no level without a guarantee looks like one that has one."""
     rows: list[tuple[str, float, str]] = [("guessing", 1.0, NEUTRAL)]
     for at, promise in enumerate(each for each in findings.facts.promises if each.clients):
-        found = None if findings.spending is None else findings.spending.risk(promise.level)
-        if promise.standing == "protected" and found is not None:
-            rows.append((promise.level, 100 * found.found, PALETTE[at % len(PALETTE)]))
+        limit = None if findings.spending is None else findings.spending.risk(promise.level)
+        if promise.standing == "protected" and limit is not None:
+            rows.append((promise.level, 100 * limit.found, PALETTE[at % len(PALETTE)]))
         elif promise.standing in ("opted out", "no noise"):
             rows.append((f"{promise.level}: no limit", 100.0, PALETTE[1]))
     series = [Series(name, [0], [value], color) for name, value, color in rows]
@@ -74,10 +74,10 @@ def _found(findings: RunSummary) -> Figure:
     return Figure("found", note, [panel], "Can it be found out that somebody took part?")
 
 
-def _found_in_fact(findings: RunSummary, attacked: Mapping[str, Attacked]) -> Sequence[Figure]:
+def _membership_measured(findings: RunSummary, attacked: Mapping[str, Attacked]) -> Sequence[Figure]:
     """Hits at each rate of false alarms, by level and attack, below what the ledger allows."""
     panels = []
-    for at, (level, found) in enumerate(attacked.items()):
+    for at, (level, attack) in enumerate(attacked.items()):
         color = PALETTE[at % len(PALETTE)]
         lines = [Series("guessing", [0, 1], [0, 1], NEUTRAL, style="dot", width=1.2)]
         bound = None if findings.spending is None else findings.spending.risk(level)
@@ -85,8 +85,8 @@ def _found_in_fact(findings: RunSummary, attacked: Mapping[str, Attacked]) -> Se
             alarms, misses = zip(*bound.curve, strict=True)
             lines.append(Series("at most", alarms, [1 - each for each in misses], NEUTRAL, style="dash"))
         for kind, style in (("reference", "solid"), ("loss", "dot")):
-            lines.append(Series(found.words(kind), *found.curve(kind), color, style=style))  # type: ignore[arg-type]
-        title = f"{level}: {found.clients} clients"
+            lines.append(Series(attack.words(kind), *attack.curve(kind), color, style=style))  # type: ignore[arg-type]
+        title = f"{level}: {attack.clients} clients"
         panels.append(Panel(title, "false alarms", "members found", lines, x_range=(0, 1), y_range=(0, 1.03)))
     note = (
         "Models were trained like this run's, each with half of the clients. The attacker sees a model and a client's "
@@ -101,17 +101,17 @@ def _shown(findings: RunSummary, run: Run, client: str | None) -> Sequence[Figur
     """Three pictures; none for data that are no pictures, or plans whose noise is not one number a level."""
     shape = run.engine.federation.input_shape
     side = shape[-2:] if len(shape) > 1 else (round(math.prod(shape) ** 0.5),) * 2
-    level, who = _victim(run, client)
+    level, victim = _victim(run, client)
     noise = next((each.noise for each in findings.facts.promises if each.level == level), None)
     if noise is None or "bound" not in run.progress.public or int(np.prod(side)) != int(np.prod(shape)):
         return []
-    seen = _one_round(run, who, noise)
+    views = _one_round(run, victim, noise)
     names = {
         "mean": "the mean of this client's pictures",
         "bare": "what its upload shows without noise",
         "noisy": "what a round shows with the noise of this run",
     }
-    panels = [_picture(names[name], value.reshape(side).numpy()) for name, value in seen.items()]
+    panels = [_picture(names[name], value.reshape(side).numpy()) for name, value in views.items()]
     note = (
         f"A client at level '{level}', the first step of the first round. The attacker knows the model and everybody "
         "else's data, and takes their part off what was released. The last picture is one draw of the noise that was "
@@ -132,10 +132,10 @@ def _victim(run: Run, client: str | None) -> tuple[str, int]:
     return choices.of(int(private[0])).name, int(private[0])
 
 
-def _one_round(run: Run, who: int, noise: float) -> dict[str, Tensor]:
+def _one_round(run: Run, victim: int, noise: float) -> dict[str, Tensor]:
     """The client's mean picture, and its clipped first-round upload along the first layer, bare and noisy."""
     engine = run.engine
-    rows = torch.arange(*engine.federation.offsets[who : who + 2])
+    rows = torch.arange(*engine.federation.offsets[victim : victim + 2])
     x, y = engine.federation.take(rows)
     dtype = next(iter(engine.start.values())).dtype
     pull = torch.func.grad(lambda p: engine.task.losses(p, x.to(dtype), y).mean())(engine.start)

@@ -152,25 +152,25 @@ def _guarantee(
     promise: Promise, facts: Facts, accounts: Mapping[str, Account], lines: Mapping[str, Line]
 ) -> dict[str, Any]:
     """One level: what its members are promised, with the figures of the account that spent most."""
-    found: dict[str, Any] = {
+    claim: dict[str, Any] = {
         "level": promise.level,
         "clients": promise.clients,
         "standing": promise.standing,
         "unit": facts.unit,
         "once_opted_out": promise.once_open,
     }
-    own = [account for account in accounts.values() if _counts(account, promise)]
-    if promise.standing != "protected" or not own:
+    counted = [account for account in accounts.values() if _counts(account, promise)]
+    if promise.standing != "protected" or not counted:
         words = wording.sentence(promise, facts, None)
-        return found | {"epsilon": None, "words": words.removeprefix(f"{promise.level}: ")}
-    worst = max(own, key=lambda account: lines[account.scope].epsilon)
+        return claim | {"epsilon": None, "words": words.removeprefix(f"{promise.level}: ")}
+    worst = max(counted, key=lambda account: lines[account.scope].epsilon)
     line = lines[worst.scope]
     again = second_epsilon(worst.history, line.delta or 0.0, line.relation, line.accountant)
     stated = max(again, line.epsilon) if again > line.epsilon * (1 + TOLERANCE) else line.epsilon
     figures = _risk(worst, line)
-    entry = found | {
+    entry = claim | {
         "account": worst.scope,
-        "accounts": len(own),
+        "accounts": len(counted),
         "epsilon": _number(stated),
         "delta": line.delta,
         "budget": line.budget,
@@ -247,10 +247,10 @@ def _hashes(subject: Subject, ledger: Ledger) -> dict[str, Any]:
 def code_digest() -> str:
     """SHA-256 over the package's own sources, by name: which code made, or checks, a certificate."""
     root = Path(__file__).resolve().parent.parent
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h")):
-        found.update(f"{path.relative_to(root).as_posix()}\0{_file_digest(path)}\n".encode())
-    return found.hexdigest()
+        hasher.update(f"{path.relative_to(root).as_posix()}\0{_file_digest(path)}\n".encode())
+    return hasher.hexdigest()
 
 
 def _file_digest(path: Path) -> str:
@@ -260,11 +260,11 @@ def _file_digest(path: Path) -> str:
 
 def _departed(place: Path, accounts: Mapping[str, Account]) -> list[dict[str, Any]]:
     """Members that have left, with the last round that they were charged for where they have accounts of their own."""
-    found = []
+    departed = []
     for name in (each["name"] for each in _json(place.parent / "members.json") or [] if each["left"]):
         account = accounts.get(f"client:{name}")
-        found.append({"client": name, "last_charged_round": None if account is None else account.last + 1})
-    return found
+        departed.append({"client": name, "last_charged_round": None if account is None else account.last + 1})
+    return departed
 
 
 def _json(path: Path) -> Any:
@@ -304,7 +304,7 @@ def countersign(content: dict[str, Any], folder: Path, member: str, key: Path) -
     run = content["run"]["federation"]
     with open_ledger(folder) as ledger:
         lines = [line for line in statement(ledger) if line.scope.startswith(("level:", "client:"))]
-        kept = ledger.last_kept("server", run or "")
+        server_head = ledger.last_kept("server", run or "")
         turns = len(ledger.answered(run))
     spent = max((line.epsilon for line in lines), default=0.0)
     claims = {entry["epsilon"] for entry in content["guarantees"] if entry["epsilon"] is not None}
@@ -317,7 +317,7 @@ def countersign(content: dict[str, Any], folder: Path, member: str, key: Path) -
         "certificate": signing.digest(content),
         "turns_answered": turns,
         "epsilon": _number(spent),
-        "server_ledger_head": None if kept is None else str(kept.head),
+        "server_ledger_head": None if server_head is None else str(server_head.head),
     }
     added = {"saw": saw} | signing.sign(json.dumps(saw, sort_keys=True).encode(), key)
     return content | {"countersignatures": [*content.get("countersignatures", []), added]}

@@ -84,11 +84,11 @@ def audit(
         raise TacitError("--cohort-known is for the attack on a single run: leave out --runs")
     parts = build(with_overrides(load(file), set_ or []))
     if runs > 1:
-        found = audit_repeatedly(parts, runs, level, confidence)
+        result = audit_repeatedly(parts, runs, level, confidence)
     else:
-        found = audit_run(parts, canaries, level, confidence, cohort_known)
-    typer.echo(str(found))
-    raise typer.Exit(int(found.disproved))
+        result = audit_run(parts, canaries, level, confidence, cohort_known)
+    typer.echo(str(result))
+    raise typer.Exit(int(result.disproved))
 
 
 def erase(

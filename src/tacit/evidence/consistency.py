@@ -25,11 +25,11 @@ _FILES: Final = {"simulation": "facts.json", "federation": "promises.json"}
 def check_promises(content: Mapping[str, Any], bound: Mapping[str, str]) -> Iterator[Check]:
     """The promises in the certificate are the file that it names; and its files are those that the ledger names."""
     name = _FILES[content["run"]["kind"]]
-    found = hashlib.sha256(content["promises"].encode()).hexdigest()
+    digest = hashlib.sha256(content["promises"].encode()).hexdigest()
     stated = content["hashes"]["files"]
-    same = found == stated[name] and all(value == bound.get(each, value) for each, value in stated.items())
+    matches = digest == stated[name] and all(value == bound.get(each, value) for each, value in stated.items())
     by = "the ledger names" if name in bound else "the certificate names"
-    yield Check(same, f"promises: {'those' if same else 'not those'} that {by}")
+    yield Check(matches, f"promises: {'those' if matches else 'not those'} that {by}")
     facts = json.loads(content["promises"])
     wrong = [*_run(content, facts), *_levels(content, facts)]
     yield Check(
@@ -39,9 +39,9 @@ def check_promises(content: Mapping[str, Any], bound: Mapping[str, str]) -> Iter
 
 def _run(content: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
     run = content["run"]
-    told = {name: run[name] for name in ("name", "method", "plan", "unit", "clients", "rate", "notes")}
-    told |= {"rounds": run["rounds"]["planned"]}
-    for name, value in told.items():
+    stated = {name: run[name] for name in ("name", "method", "plan", "unit", "clients", "rate", "notes")}
+    stated |= {"rounds": run["rounds"]["planned"]}
+    for name, value in stated.items():
         if value != facts[name]:
             yield f"{name} {value!r} is stated, and {facts[name]!r} was promised"
     if content["opted_out"] != questions.opted_out(facts["promises"]):
@@ -55,7 +55,7 @@ def _levels(content: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[st
         return
     for entry, promise in zip(stated, promised, strict=True):
         names = {"clients": "clients", "standing": "standing", "once_opted_out": "once_open"}
-        expected = {told: promise[name] for told, name in names.items()} | {"unit": facts["unit"]}
+        expected = {key: promise[name] for key, name in names.items()} | {"unit": facts["unit"]}
         expected |= _text(entry, promise, facts)
         for name, value in expected.items():
             if entry[name] != value:
@@ -66,14 +66,14 @@ def _text(entry: Mapping[str, Any], promise: Mapping[str, Any], facts: Mapping[s
     """What the level's texts must be."""
     level: Any = SimpleNamespace(**promise)
     if entry["epsilon"] is not None:
-        found = {"neighbours": wording.neighbours(level, facts["unit"]), "words": questions.say(entry)}
-        return found | _asked(facts["plan"])
+        texts = {"neighbours": wording.neighbours(level, facts["unit"]), "words": questions.say(entry)}
+        return texts | _mechanism_text(facts["plan"])
     if promise["standing"] == "protected":
         return {}  # nothing was charged yet: its sentence is the plan's
     return {"words": wording.sentence(level, level, None).removeprefix(f"{promise['level']}: ")}
 
 
-def _asked(plan: str) -> dict[str, str]:
+def _mechanism_text(plan: str) -> dict[str, str]:
     """What the mechanism says of itself; nothing on a machine that has none."""
     try:
         return {"against": wording.words_of(plan).against}
@@ -83,12 +83,12 @@ def _asked(plan: str) -> dict[str, str]:
 
 def check_account(entry: Mapping[str, Any], account: Account, again: float) -> Iterator[Check]:
     """Everything that is stated of a level's account beside epsilon."""
-    own = [f"{n:,} times {describe(from_json(text), account.unit)}" for text, n in _often(account)]
+    releases = [f"{n:,} times {describe(from_json(text), account.unit)}" for text, n in _often(account)]
     expected = {
         "unit": account.unit,
         "budget": account.budget,
         "rounds_charged": account.rounds,
-        "released": own,
+        "released": releases,
         "mu_holds_to_delta": CUT,
     }
     wrong = [f"{name} is {entry[name]!r}, and the ledger has {value!r}" for name, value in expected.items()
@@ -114,24 +114,24 @@ def check_words(content: Mapping[str, Any]) -> Iterator[Check]:
         "questions": questions.twelve_questions(content),
         "nist_sp_800_226": questions.nist_factors(content),
     }
-    wrong = [name for name, made in parts.items() if content[name] != made]
+    wrong = [name for name, text in parts.items() if content[name] != text]
     wrong += ["deployments_registry"] * (
         not _filled(content["deployments_registry"], questions.registry_entry(content))
     )
-    said = f"{wrong[0]} does not follow from the figures" if wrong else "every answer follows from the figures"
-    yield Check(not wrong, f"words: {said}")
+    verdict = f"{wrong[0]} does not follow from the figures" if wrong else "every answer follows from the figures"
+    yield Check(not wrong, f"words: {verdict}")
 
 
-def _filled(told: Any, made: Any) -> bool:
+def _filled(stated: Any, expected: Any) -> bool:
     """Whether an entry is the one that was made, but for what its issuer was to fill in."""
-    if made in (questions.TO_FILL, "Draft"):
-        return isinstance(told, str)
-    if isinstance(made, Mapping):
+    if expected in (questions.TO_FILL, "Draft"):
+        return isinstance(stated, str)
+    if isinstance(expected, Mapping):
         return (
-            isinstance(told, Mapping)
-            and told.keys() == made.keys()
-            and all(_filled(told[name], made[name]) for name in made)
+            isinstance(stated, Mapping)
+            and stated.keys() == expected.keys()
+            and all(_filled(stated[name], expected[name]) for name in expected)
         )
-    if isinstance(made, list):
-        return isinstance(told, list) and (made == [questions.TO_FILL] or told == made)
-    return told == made
+    if isinstance(expected, list):
+        return isinstance(stated, list) and (expected == [questions.TO_FILL] or stated == expected)
+    return stated == expected

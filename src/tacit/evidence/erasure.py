@@ -61,8 +61,8 @@ def erase(folder: Path, rows: bool = False) -> dict[str, Any]:
 def check_receipt(receipt: dict[str, Any], key: str) -> bool:
     """Whether the owner of this public key, as the federation's roster has it, signed the receipt as it is."""
     signature = receipt.get("signature", {})
-    same = str(signature.get("key", "")).split()[:2] == key.split()[:2]
-    return same and signing.signed(signing.canonical(receipt), signature)
+    matches = str(signature.get("key", "")).split()[:2] == key.split()[:2]
+    return matches and signing.signed(signing.canonical(receipt), signature)
 
 
 def _personal(folder: Path, rows: bool) -> Iterator[Path]:

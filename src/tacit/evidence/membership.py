@@ -35,7 +35,7 @@ class Attacked:
     def auc(self, kind: str) -> tuple[float, float]:
         """How often a member scores higher than an outsider to the same model, and the standard error over models."""
         each = np.array(
-            [_auc(row[there], row[~there]) for row, there in zip(self.scores[kind], self.inside, strict=True)]
+            [_auc(row[members], row[~members]) for row, members in zip(self.scores[kind], self.inside, strict=True)]
         )
         return float(each.mean()), float(each.std(ddof=1) / len(each) ** 0.5)
 
@@ -65,7 +65,7 @@ def membership(parts: Parts, models: int) -> dict[str, Attacked]:
     chosen = parts.privacy.choose(data, seed)
     level = np.array([chosen.of(k).name for k in range(data.clients)])
     inside = np.stack([_halves(level, seed, at) for at in range(models)])
-    losses = np.stack([_losses(parts, level, there, seed + 1 + at) for at, there in enumerate(inside)])
+    losses = np.stack([_losses(parts, level, members, seed + 1 + at) for at, members in enumerate(inside)])
     scores = {"loss": -losses, "reference": _reference(losses, inside) - losses}
     names = [name for name in dict.fromkeys(level) if (level == name).sum() >= LEAST]
     return {
@@ -83,21 +83,21 @@ def _halves(level: np.ndarray, seed: int, at: int) -> np.ndarray:
     that everybody is an outsider to some."""
     draw, inside = rng.generator(seed, "reference models", at // 2), np.zeros(len(level), bool)
     for name in dict.fromkeys(level):
-        own = draw.permutation(np.flatnonzero(level == name))
-        inside[own[: -(-len(own) // 2)]] = True
+        order = draw.permutation(np.flatnonzero(level == name))
+        inside[order[: -(-len(order) // 2)]] = True
     return ~inside if at % 2 and (~inside).sum() > 0 else inside
 
 
 def _losses(parts: Parts, level: np.ndarray, inside: np.ndarray, seed: int) -> np.ndarray:
     """Every client's mean loss on its own training rows, under the shared model of a run with those inside alone."""
-    who = np.flatnonzero(inside)
-    data = keep_clients(parts.federation, who)
-    privacy = replace(parts.privacy, choices={parts.federation.ids[k]: str(level[k]) for k in who}, changes=())
+    clients = np.flatnonzero(inside)
+    data = keep_clients(parts.federation, clients)
+    privacy = replace(parts.privacy, choices={parts.federation.ids[k]: str(level[k]) for k in clients}, changes=())
     training = replace(parts.training, seed=seed)
-    made = assemble(
+    assembled = assemble(
         data, parts.model, parts.method, privacy, training, performance=parts.performance, objective=parts.objective
     )
-    run = Run(*made, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=1 << 30, sample=1))
+    run = Run(*assembled, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=1 << 30, sample=1))
     run.advance(lambda: False)
     return _mean_losses(run, parts)
 
@@ -106,12 +106,12 @@ def _mean_losses(run: Run, parts: Parts) -> np.ndarray:
     everybody, engine = parts.federation, run.engine
     model = {**engine.start, **run.progress.server.view.model}
     dtype = next(iter(model.values())).dtype
-    found = np.empty(everybody.clients)
+    means = np.empty(everybody.clients)
     with torch.no_grad():
         for k in range(everybody.clients):
             x, y = everybody.take(torch.arange(*everybody.offsets[k : k + 2]))
-            found[k] = float(engine.task.losses(model, x.to(dtype) if x.is_floating_point() else x, y).mean())
-    return found
+            means[k] = float(engine.task.losses(model, x.to(dtype) if x.is_floating_point() else x, y).mean())
+    return means
 
 
 def _reference(losses: np.ndarray, inside: np.ndarray) -> np.ndarray:

@@ -19,12 +19,12 @@ _MODEL: Final = {"local": "Local", "record": "Local", "stepwise": "Local", "dist
 
 def say(entry: Mapping[str, Any]) -> str:
     """A level's whole promise as sentences, from its figures."""
-    who = {"client": "everything that one client contributed", "record": "any one record of a client"}[entry["unit"]]
-    infinite, found = float("inf"), entry["found_at_1_percent_false_alarms"]
-    figures = Risk(entry["mu"] or infinite, entry["regret"], entry["advantage"], found, ())
+    unit = {"client": "everything that one client contributed", "record": "any one record of a client"}[entry["unit"]]
+    infinite, members_found = float("inf"), entry["found_at_1_percent_false_alarms"]
+    figures = Risk(entry["mu"] or infinite, entry["regret"], entry["advantage"], members_found, ())
     epsilon = infinite if entry["epsilon"] is None else entry["epsilon"]
     return (
-        f"Protected is {who}: {entry['unit']}-level differential privacy ({entry['neighbours']}) with epsilon "
+        f"Protected is {unit}: {entry['unit']}-level differential privacy ({entry['neighbours']}) with epsilon "
         f"{wording.number(epsilon)} at delta {entry['delta']:g}, by {entry['accountant'].upper()}; {entry['against']}. "
         f"{figures.words}"
     )
@@ -97,10 +97,10 @@ def _unit(run: Mapping[str, Any]) -> str:
 
 
 def _each(held: list[Mapping[str, Any]], name: str, otherwise: str) -> str:
-    found = {str(entry[name]): entry["level"] for entry in held}
-    if len(found) == 1:
-        return f"{next(iter(found)).capitalize()}."
-    return " ".join(f"{level}: {text}." for text, level in found.items()) or otherwise
+    by_text = {str(entry[name]): entry["level"] for entry in held}
+    if len(by_text) == 1:
+        return f"{next(iter(by_text)).capitalize()}."
+    return " ".join(f"{level}: {text}." for text, level in by_text.items()) or otherwise
 
 
 def _budget(held: list[Mapping[str, Any]]) -> str:
@@ -124,9 +124,9 @@ def _meaning(held: list[Mapping[str, Any]]) -> str:
 
 def _bare(content: Mapping[str, Any]) -> str:
     bare = content["opted_out"]
-    said = f"{bare['clients']:,} of {content['run']['clients']:,} clients opted out."
+    sentence = f"{bare['clients']:,} of {content['run']['clients']:,} clients opted out."
     later = f" {bare['for_some_rounds']:,} more had opted out for some rounds." if bare["for_some_rounds"] else ""
-    return said + later
+    return sentence + later
 
 
 def _released(content: Mapping[str, Any], held: list[Mapping[str, Any]]) -> str:
@@ -148,9 +148,9 @@ def _place(run: Mapping[str, Any]) -> str:
 
 
 def _erasure(content: Mapping[str, Any]) -> str:
-    gone = len(content["departed"])
-    said = f"{gone:,} clients have left. " if gone else ""
-    return said + (
+    departed = len(content["departed"])
+    sentence = f"{departed:,} clients have left. " if departed else ""
+    return sentence + (
         "What a client contributed stays in released models, hidden to the degree above. From its last charged round "
         "on it contributed nothing; its personal model is deleted on its own disk (tacit erase), with a receipt."
     )

@@ -38,12 +38,12 @@ def audit_repeatedly(parts: Parts, runs: int, level: str | None = None, confiden
         raise TacitError(f"{runs} trainings: give at least {LEAST}, or leave out --runs for the attack on a single one")
     parts, name = audited(parts, level)
     seed = parts.training.seed
-    several = run_audit.make_canaries(parts.federation, run_audit.LEAST, seed)
-    there = several.first(planted=True)
-    worlds = {coin: set_up(parts, several.first(coin), name) for coin in (True, False)}
+    candidates = run_audit.make_canaries(parts.federation, run_audit.LEAST, seed)
+    canary = candidates.first(planted=True)
+    worlds = {coin: set_up(parts, candidates.first(coin), name) for coin in (True, False)}
     planted = rng.generator(seed, "coins").random(runs) < 0.5
     run, _ = watch(worlds[True], seed)
-    along, net = directions(run, there), others(run, parts.federation)
+    along, net = directions(run, canary), others(run, parts.federation)
     scores = np.array(
         [score(watch(worlds[bool(coin)], seed + 1 + at)[1], along, net, None)[0] for at, coin in enumerate(planted)]
     )
@@ -81,8 +81,8 @@ def error_rates(scores: np.ndarray, planted: np.ndarray, error: float) -> tuple[
     At the threshold that separates best in the first half; they are those of the second.
     """
     half = len(scores) // 2
-    first, there = scores[:half], planted[:half]
-    errors = [np.mean(first[there] <= at) + np.mean(first[~there] > at) for at in np.sort(first)]
+    first, inside = scores[:half], planted[:half]
+    errors = [np.mean(first[inside] <= at) + np.mean(first[~inside] > at) for at in np.sort(first)]
     threshold = np.sort(first)[int(np.argmin(errors))]
     guessed, truth = scores[half:] > threshold, planted[half:]
     misses, alarms = int((~guessed[truth]).sum()), int(guessed[~truth].sum())

@@ -50,33 +50,33 @@ def read_accounts(path: Path) -> dict[str, Account]:
 
 def _accounts(db: sqlite3.Connection) -> Iterator[tuple[str, Account]]:
     budgets = {row[0]: row[1:] for row in db.execute("SELECT scope, epsilon, delta, accountant, note FROM budgets")}
-    stays = _stays(db)
+    level_periods = _level_periods(db)
     terms = {
         scope: (unit, relation) for scope, unit, relation in db.execute("SELECT scope, unit, relation FROM scopes")
     }
     for scope, (unit, relation) in sorted(terms.items()):
-        if scope.removeprefix("client:") in stays:
+        if scope.removeprefix("client:") in level_periods:
             continue
         epsilon, delta, accountant, note = budgets.get(scope, (None, None, "pld", ""))
         level = scope.removeprefix("level:") if scope.startswith("level:") else _level(note)
         history, rounds = _charged(db, scope, 0, _NEVER)
         yield scope, Account(scope, unit, relation, level, delta, epsilon, accountant, history, *_span(rounds))
-    for client, periods in stays.items():
-        found = _moved(db, client, periods, terms, budgets)
-        yield found.scope, found
+    for client, periods in level_periods.items():
+        account = _moved(db, client, periods, terms, budgets)
+        yield account.scope, account
 
 
 _Period = tuple[int, str, bool, float | None, float | None]  # round, level, asked, epsilon, delta
 
 
-def _stays(db: sqlite3.Connection) -> dict[str, list[_Period]]:
+def _level_periods(db: sqlite3.Connection) -> dict[str, list[_Period]]:
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'stays'").fetchone():
         return {}
-    found: dict[str, dict[int, _Period]] = {}
+    by_client: dict[str, dict[int, _Period]] = {}
     sql = "SELECT client, round, level, asked, epsilon, delta FROM stays ORDER BY serial"
-    for client, round, level, asked, epsilon, delta in db.execute(sql):  # what is said later of the same round holds
-        found.setdefault(client, {})[round] = (round, level, bool(asked), epsilon, delta)
-    return {client: [by_round[at] for at in sorted(by_round)] for client, by_round in found.items()}
+    for client, round, level, takes_part, epsilon, delta in db.execute(sql):  # the last row of a round holds
+        by_client.setdefault(client, {})[round] = (round, level, bool(takes_part), epsilon, delta)
+    return {client: [by_round[at] for at in sorted(by_round)] for client, by_round in by_client.items()}
 
 
 def _moved(
@@ -91,8 +91,8 @@ def _moved(
     ends = [*(period[0] for period in periods[1:]), _NEVER]
     parts = [
         _charged(db, f"level:{level}", since, end)
-        for (since, level, asked, _, delta), end in zip(periods, ends, strict=True)
-        if asked and delta is not None
+        for (since, level, takes_part, _, delta), end in zip(periods, ends, strict=True)
+        if takes_part and delta is not None
     ]
     for history, at in [*parts, _charged(db, scope, 0, _NEVER)]:
         total += Counter(history)

@@ -149,8 +149,8 @@ def _audited_level(parts: Parts, level: str | None) -> str:
 def make_canaries(federation: FederatedDataset, number: int, seed: int) -> Canaries:
     features = math.prod(federation.input_shape)
     if not LEAST <= number <= features * federation.classes:
-        most = features * federation.classes
-        raise TacitError(f"{number} canaries: give at least {LEAST}, and at most {most} (features times classes)")
+        distinct = features * federation.classes
+        raise TacitError(f"{number} canaries: give at least {LEAST}, and at most {distinct} (features times classes)")
     draw = rng.generator(seed, "canaries")
     feature, label = np.divmod(draw.permutation(features * federation.classes)[:number], federation.classes)
     x = torch.zeros(number, features, dtype=federation.x.dtype)
@@ -162,10 +162,10 @@ def make_canaries(federation: FederatedDataset, number: int, seed: int) -> Canar
 
 def _plant(parts: Parts, canaries: Canaries, level: str) -> tuple[FederatedDataset, Any]:
     """The data with the planted canaries in it, and everybody at the level it was at; canaries at `level`."""
-    federation, there = parts.federation, torch.from_numpy(canaries.planted)
+    federation, in_data = parts.federation, torch.from_numpy(canaries.planted)
     chosen = parts.privacy.choose(federation, parts.training.seed)
     choices = {name: chosen.of(k).name for k, name in enumerate(federation.ids)}
-    x, y = canaries.x[there], canaries.y[there]
+    x, y = canaries.x[in_data], canaries.y[in_data]
     if parts.privacy.plan.unit == "record":
         data = replace(
             federation,
@@ -189,12 +189,12 @@ def _plant(parts: Parts, canaries: Canaries, level: str) -> tuple[FederatedDatas
 def _alone(federation: FederatedDataset) -> FederatedDataset:
     """The client with most rows: where the server is the attacker, it sees one client's messages by themselves."""
     k = int(np.argmax(federation.sizes))
-    own, test = federation.rows(k), federation.test_rows(k)
+    train, test = federation.rows(k), federation.test_rows(k)
     return replace(
         federation,
-        x=federation.x[own],
-        y=federation.y[own],
-        offsets=np.array([0, own.stop - own.start]),
+        x=federation.x[train],
+        y=federation.y[train],
+        offsets=np.array([0, train.stop - train.start]),
         test_x=federation.test_x[test],
         test_y=federation.test_y[test],
         test_offsets=np.array([0, test.stop - test.start]),
@@ -229,23 +229,23 @@ def set_up(parts: Parts, canaries: Canaries, level: str) -> Assembled:
     named = parts.performance or Performance()
 
     def with_programs(performance: Performance) -> Assembled:
-        given = federation, parts.model, parts.method, privacy, parts.training
-        return assemble(*given, performance=performance, objective=parts.objective)
+        experiment = federation, parts.model, parts.method, privacy, parts.training
+        return assemble(*experiment, performance=performance, objective=parts.objective)
 
     if named.compile == "auto":
         with suppress(TacitError):
-            made = with_programs(replace(named, compile="require"))
-            trial = Run(*made, ledger=Ledger.open(":memory:"), schedule=_QUIET)
+            assembled = with_programs(replace(named, compile="require"))
+            trial = Run(*assembled, ledger=Ledger.open(":memory:"), schedule=_QUIET)
             trial.step()  # a program that cannot be recorded is an error here
-            return made._replace(engine=trial.engine)
+            return assembled._replace(engine=trial.engine)
     return with_programs(named)
 
 
-def watch(made: Assembled, seed: int | None = None) -> tuple[Run, list[Tensor]]:
+def watch(assembled: Assembled, seed: int | None = None) -> tuple[Run, list[Tensor]]:
     """A training to its end, and how the shared model changed in each round; `seed`: other draws, other noise."""
-    engine = made.engine if seed is None else replace(made.engine, seed=seed)
+    engine = assembled.engine if seed is None else replace(assembled.engine, seed=seed)
     watcher = _Released()
-    run = Run(engine, made.shapes, ledger=Ledger.open(":memory:"), schedule=_QUIET, watchers=(watcher,))
+    run = Run(engine, assembled.shapes, ledger=Ledger.open(":memory:"), schedule=_QUIET, watchers=(watcher,))
     watcher.watch(run)
     run.advance(lambda: False)
     return run, watcher.changes
@@ -263,8 +263,8 @@ def directions(run: Run, canaries: Canaries) -> Tensor:
 
 def others(run: Run, federation: FederatedDataset) -> Tensor:
     """An orthonormal basis of where everybody else pulls: the attacker knows all data but the canaries'."""
-    some = range(0, federation.clients, -(-federation.clients // _MOST_OTHERS))
-    pulls = torch.stack([_pull(run, *federation.take(torch.arange(*federation.offsets[k : k + 2]))) for k in some])
+    sample = range(0, federation.clients, -(-federation.clients // _MOST_OTHERS))
+    pulls = torch.stack([_pull(run, *federation.take(torch.arange(*federation.offsets[k : k + 2]))) for k in sample])
     return torch.linalg.svd(pulls, full_matrices=False).Vh
 
 
@@ -272,8 +272,8 @@ def _pull(run: Run, x: Tensor, y: Tensor) -> Tensor:
     """The negative gradient of rows at the start, flat."""
     start, task = run.engine.start, run.engine.task
     dtype = next(iter(start.values())).dtype
-    found = torch.func.grad(lambda p: task.losses(p, x.to(dtype), y).mean())(start)
-    return -_flat({name: found[name] for name in run.progress.server.view.model if name in found})
+    gradient = torch.func.grad(lambda p: task.losses(p, x.to(dtype), y).mean())(start)
+    return -_flat({name: gradient[name] for name in run.progress.server.view.model if name in gradient})
 
 
 def score(changes: list[Tensor], directions: Tensor, others: Tensor, drawn: np.ndarray | None) -> np.ndarray:
@@ -288,14 +288,14 @@ def score(changes: list[Tensor], directions: Tensor, others: Tensor, drawn: np.n
 def _drawn(run: Run, rounds: int, canaries: Canaries, seed: int) -> np.ndarray:
     """In which rounds each canary was drawn; of those that are not there, in which it might have been."""
     rate = run.plan.setting.rate
-    found = rng.generator(seed, "would-be cohorts").random((canaries.number, rounds)) < rate
+    drawn = rng.generator(seed, "would-be cohorts").random((canaries.number, rounds)) < rate
     first = len(run.engine.federation.ids) - int(canaries.planted.sum())
     for round in range(rounds):
-        cohort = run.plan.setting.sampler.draw(run.engine.seed, round, run.plan.asked)
+        cohort = run.plan.setting.sampler.draw(run.engine.seed, round, run.plan.eligible)
         members = np.zeros(len(run.engine.federation.ids), bool)
         members[cohort] = True
-        found[canaries.planted, round] = members[first:]
-    return found
+        drawn[canaries.planted, round] = members[first:]
+    return drawn
 
 
 # --- what it means
@@ -303,16 +303,16 @@ def _drawn(run: Run, rounds: int, canaries: Canaries, seed: int) -> np.ndarray:
 
 def claim_of(run: Run, accountant: Accountant) -> tuple[float, float, Relation, Profile]:
     """Epsilon, delta, neighbours and curve of the account that spent most, as the ledger has it."""
-    found: list[tuple[float, float, Relation, Any]] = []
+    costs: list[tuple[float, float, Relation, Any]] = []
     budgets, terms = run.ledger.budgets(), run.ledger.terms()
     for scope, history in run.ledger.histories().items():
         if scope.startswith(("level:", "client:")) and scope in budgets:
             delta, relation = budgets[scope].delta, terms[scope][1]
             cost = answer(history, delta, relation, accountant)  # type: ignore[arg-type]
-            found.append((cost.epsilon, delta, relation, (history, cost.accountant)))  # type: ignore[arg-type]
-    if not found:
+            costs.append((cost.epsilon, delta, relation, (history, cost.accountant)))  # type: ignore[arg-type]
+    if not costs:
         raise TacitError("nothing was charged, so nothing was released that could be attacked")
-    epsilon, delta, relation, (history, by) = max(found, key=lambda each: each[0])
+    epsilon, delta, relation, (history, by) = max(costs, key=lambda each: each[0])
     return epsilon, delta, relation, profile(history, relation, by)
 
 

@@ -99,10 +99,10 @@ def reduce_events(history: Mapping[str, int]) -> Counter[Atom]:
 
 def _read(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        event = json.loads(text)
     except ValueError as error:
         raise TacitError(f"{text[:60]!r} is not an event of a ledger: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return event if isinstance(event, dict) else {}
 
 
 def _flatten(event: dict[str, Any], times: int) -> Iterator[tuple[Atom, int]]:
@@ -216,14 +216,14 @@ def _compose(losses: list[tuple[Loss, int]], width: float) -> Profile:
     points = min(max(points, 1 << 12), _MOST_POINTS)
     step = 2 * width / points
     grid = step * np.fft.fftfreq(points, 1 / points)
-    transform, shift, kept = np.ones(points // 2 + 1, complex), 0.0, 1.0
+    transform, shift, inside = np.ones(points // 2 + 1, complex), 0.0, 1.0
     for loss, times in losses:
         masses, mean = _discretise(loss, step, points)
         transform *= np.fft.rfft(masses) ** times
         shift += times * (loss.mean - mean)
-        kept *= masses.sum() ** times
+        inside *= masses.sum() ** times
     masses = np.maximum(np.fft.irfft(transform, points), 0.0)
-    return _hockey_stick(np.fft.fftshift(grid) + shift, np.fft.fftshift(masses), 1 - kept)
+    return _hockey_stick(np.fft.fftshift(grid) + shift, np.fft.fftshift(masses), 1 - inside)
 
 
 def _discretise(loss: Loss, step: float, points: int) -> tuple[np.ndarray, float]:
@@ -283,15 +283,15 @@ def _sampled(numbers: tuple[float, ...], relation: str) -> tuple[Loss, Loss] | N
 
 
 def _laplace(numbers: tuple[float, ...], relation: str) -> tuple[Loss, Loss]:
-    most = 1 / numbers[0]
+    peak = 1 / numbers[0]
 
     def cdf(loss: np.ndarray) -> np.ndarray:
-        inside = np.exp(np.minimum(loss - most, 0.0) / 2) / 2
-        return np.where(loss >= most, 1.0, np.where(loss < -most, 0.0, inside))
+        inside = np.exp(np.minimum(loss - peak, 0.0) / 2) / 2
+        return np.where(loss >= peak, 1.0, np.where(loss < -peak, 0.0, inside))
 
-    mean = most - 1 + math.exp(-most)
-    square = _integrate(lambda at: 2 * at * (1 - cdf(at)), 0, most) + _integrate(lambda at: 2 * at * cdf(-at), 0, most)
-    both = Loss(cdf, mean, math.sqrt(max(square - mean**2, most**2 / 100)))
+    mean = peak - 1 + math.exp(-peak)
+    square = _integrate(lambda at: 2 * at * (1 - cdf(at)), 0, peak) + _integrate(lambda at: 2 * at * cdf(-at), 0, peak)
+    both = Loss(cdf, mean, math.sqrt(max(square - mean**2, peak**2 / 100)))
     return both, both
 
 
@@ -304,8 +304,8 @@ def _randomised_response(numbers: tuple[float, ...], relation: str) -> tuple[Los
     if relation == "zero-out":
         forth = _discrete([(math.log(true * k), true), (math.log(p), 1 - true)])
         return forth, _discrete([(-math.log(true * k), 1 / k), (-math.log(p), 1 - 1 / k)])
-    most = math.log(true / other)
-    both = _discrete([(most, true), (-most, other), (0.0, 1 - true - other)])
+    limit = math.log(true / other)
+    both = _discrete([(limit, true), (-limit, other), (0.0, 1 - true - other)])
     return both, both
 
 
@@ -390,7 +390,7 @@ def _renyi_response(a: np.ndarray, p: float, k: float, relation: str) -> np.ndar
 def _renyi_sampled(orders: np.ndarray, rate: float, z: float) -> np.ndarray:
     """log E[(1 - q + q L)^a] / (a - 1): by quadrature for small orders, by the binomial theorem for whole ones."""
     mu = 1 / z
-    found = []
+    divergences = []
     for a in orders:
         if a < _WHOLE[0]:
             x = np.linspace(-12.0, a * mu + 12.0, max(2000, int(20 * a * mu)))
@@ -398,8 +398,8 @@ def _renyi_sampled(orders: np.ndarray, rate: float, z: float) -> np.ndarray:
             log_moment = logsumexp(-(x**2) / 2 + a * log_ratio) + math.log((x[1] - x[0]) / math.sqrt(2 * math.pi))
         else:
             log_moment = _binomial(int(a), rate, lambda i: i * (i - 1) * mu**2 / 2)
-        found.append(max(log_moment, 0.0) / (a - 1))
-    return np.array(found)
+        divergences.append(max(log_moment, 0.0) / (a - 1))
+    return np.array(divergences)
 
 
 def _binomial(order: int, rate: float, log_moments: Callable[[np.ndarray], np.ndarray]) -> float:

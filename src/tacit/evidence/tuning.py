@@ -113,11 +113,11 @@ def _trial(parts: Parts, seed: int) -> Parts:
     Both are drawn by the experiment's own seed. Under another one somebody's rows would be other clients', and who is
     private here would have opted out there.
     """
-    data, own = parts.federation, parts.training.seed
-    chosen = parts.privacy.choose(data, own)
+    data, split_seed = parts.federation, parts.training.seed
+    chosen = parts.privacy.choose(data, split_seed)
     levels = {name: chosen.of(k).name for k, name in enumerate(data.ids)}
     return parts._replace(
-        federation=validation_split(data, VALIDATION, own),
+        federation=validation_split(data, VALIDATION, split_seed),
         privacy=replace(parts.privacy, choices=levels),
         training=replace(parts.training, seed=seed),
     )

@@ -41,11 +41,11 @@ def verify(path: Path, ledger: Path, models: Path | None = None, key: str | None
     """
     content = _read(path)
     place = ledger / "ledger.sqlite" if ledger.is_dir() else ledger
-    found = [*_signatures(content, key), *_guarded(lambda: _ledger(content, place))]
-    found += [*_guarded(lambda: _figures(content, place)), *_guarded(lambda: _files(content, place.parent))]
-    found += [*_guarded(lambda: _promises(content, place)), *_guarded(lambda: check_words(content))]
-    found += _guarded(lambda: _models(content, models))
-    return found
+    checks = [*_signatures(content, key), *_guarded(lambda: _ledger(content, place))]
+    checks += [*_guarded(lambda: _figures(content, place)), *_guarded(lambda: _files(content, place.parent))]
+    checks += [*_guarded(lambda: _promises(content, place)), *_guarded(lambda: check_words(content))]
+    checks += _guarded(lambda: _models(content, models))
+    return checks
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -81,10 +81,11 @@ def _signatures(content: Mapping[str, Any], key: str | None) -> Iterator[Check]:
     if key is None:
         yield Check(None, "issuer: nobody said whose key that is; give --key with the fingerprint that you were told")
     elif whole:
-        wanted = signing.expected_fingerprint(key)
-        same = wanted == name
+        expected = signing.expected_fingerprint(key)
+        matches = expected == name
         yield Check(
-            same, f"issuer: {'as expected' if same else f'the certificate is signed by {name}, not by {wanted}'}"
+            matches,
+            f"issuer: {'as expected' if matches else f'the certificate is signed by {name}, not by {expected}'}",
         )
     for each in content.get("countersignatures", []):
         yield from _guarded(lambda each=each: _countersigned(content, each))
@@ -92,13 +93,13 @@ def _signatures(content: Mapping[str, Any], key: str | None) -> Iterator[Check]:
 
 def _countersigned(content: Mapping[str, Any], each: Mapping[str, Any]) -> Iterator[Check]:
     saw, members = each["saw"], content["run"]["members"]
-    who = f"member {saw['member']}"
+    member = f"member {saw['member']}"
     whole = signing.signed(json.dumps(saw, sort_keys=True).encode(), each)
-    yield Check(whole, f"{who}: {'signed what it saw' if whole else 'its signature was not made over what it saw'}")
+    yield Check(whole, f"{member}: {'signed what it saw' if whole else 'its signature was not made over what it saw'}")
     known = members.get(saw["member"], "").split()[:2] == each["key"].split()[:2]
-    yield Check(known, f"{who}: {'its key is that of the roster' if known else 'another key than on the roster'}")
-    same = saw["certificate"] == signing.digest(content)
-    yield Check(same, f"{who}: {'signed this certificate' if same else 'signed another certificate'}")
+    yield Check(known, f"{member}: {'its key is that of the roster' if known else 'another key than on the roster'}")
+    matches = saw["certificate"] == signing.digest(content)
+    yield Check(matches, f"{member}: {'signed this certificate' if matches else 'signed another certificate'}")
 
 
 # --- the ledger
@@ -119,29 +120,31 @@ def _ledger(content: Mapping[str, Any], place: Path) -> Iterator[Check]:
         else:
             yield Check(False, "head: another run's ledger, or this one was shortened, reordered or written anew")
         for each in content.get("countersignatures", []):
-            seen = each["saw"]["server_ledger_head"]
-            if seen is not None:
-                same = ledger.holds(read_head(seen))
-                told = "the ledger holds the head that it kept" if same else "it kept a head that this ledger lacks"
-                yield Check(same, f"member {each['saw']['member']}: {told}")
+            kept_head = each["saw"]["server_ledger_head"]
+            if kept_head is not None:
+                held = ledger.holds(read_head(kept_head))
+                verdict = "the ledger holds the head that it kept" if held else "it kept a head that this ledger lacks"
+                yield Check(held, f"member {each['saw']['member']}: {verdict}")
 
 
 def _figures(content: Mapping[str, Any], place: Path) -> Iterator[Check]:
     """Every account and every guarantee anew."""
     accounts = read_accounts(place)
-    told = content["accounts"]
-    missing = sorted(accounts.keys() ^ told.keys())
+    stated = content["accounts"]
+    missing = sorted(accounts.keys() ^ stated.keys())
     yield Check(
         not missing,
         f"accounts: {len(accounts):,} in the ledger" + (f", and not in both: {missing[0]}" if missing else ""),
     )
     prices: dict[Any, float] = {}
     wrong = []
-    for scope in accounts.keys() & told.keys():
-        again = _price(accounts[scope], told[scope]["accountant"], prices)
-        same = (told[scope]["delta"], told[scope]["rounds"]) == (accounts[scope].delta, accounts[scope].rounds)
-        if not (same and _near(told[scope]["epsilon"], again)):
-            wrong.append(f"{scope}: {_said(told[scope]['epsilon'])} is stated, and {_said(_finite(again))} follows")
+    for scope in accounts.keys() & stated.keys():
+        again = _price(accounts[scope], stated[scope]["accountant"], prices)
+        matches = (stated[scope]["delta"], stated[scope]["rounds"]) == (accounts[scope].delta, accounts[scope].rounds)
+        if not (matches and _near(stated[scope]["epsilon"], again)):
+            wrong.append(
+                f"{scope}: {_format(stated[scope]['epsilon'])} is stated, and {_format(_finite(again))} follows"
+            )
     yield Check(not wrong, f"accounts: {wrong[0] if wrong else 'every epsilon follows from its rows'}")
     if content["tuning"] is not None:
         charged = any('"RepeatAndSelect"' in text for account in accounts.values() for text in account.history)
@@ -155,44 +158,47 @@ def _promises(content: Mapping[str, Any], place: Path) -> Iterator[Check]:
     with Ledger.read(place) as ledger:
         bound, rounds = ledger.bindings(), ledger.rounds() + 1
     yield from check_promises(content, bound)
-    told = content["run"]["rounds"]["charged"]
-    yield Check(told == rounds, f"rounds: {told} are stated, {rounds} were charged")
+    stated = content["run"]["rounds"]["charged"]
+    yield Check(stated == rounds, f"rounds: {stated} are stated, {rounds} were charged")
 
 
 def _guarantee(entry: Mapping[str, Any], accounts: Mapping[str, Account], prices: dict[Any, float]) -> Iterator[Check]:
-    who, account = f"level {entry['level']}", accounts[entry["account"]]
+    label, account = f"level {entry['level']}", accounts[entry["account"]]
     again = _price(account, entry["accountant"], prices)
     right = _near(entry["epsilon"], again) and entry["delta"] == account.delta and entry["relation"] == account.relation
     yield Check(
-        right, f"{who}: epsilon {_said(entry['epsilon'])} at delta {entry['delta']:g}; again: {_said(_finite(again))}"
+        right,
+        f"{label}: epsilon {_format(entry['epsilon'])} at delta {entry['delta']:g}; again: {_format(_finite(again))}",
     )
     larger = [
         other
         for other in accounts.values()
         if other.level == entry["level"] and _price(other, entry["accountant"], prices) > again * (1 + TOLERANCE)
     ]
-    yield Check(not larger, f"{who}: {'no account spent more' if not larger else f'{larger[0].scope} spent more'}")
+    yield Check(not larger, f"{label}: {'no account spent more' if not larger else f'{larger[0].scope} spent more'}")
     yield from check_account(entry, account, again)
     within = account.budget is None or again <= account.budget * (1 + TOLERANCE)
-    yield Check(within, f"{who}: {'within' if within else 'beyond'} what was promised" + _limit(account))
-    yield from _risk(who, entry, account)
+    yield Check(within, f"{label}: {'within' if within else 'beyond'} what was promised" + _limit(account))
+    yield from _risk(label, entry, account)
 
 
-def _risk(who: str, entry: Mapping[str, Any], account: Account) -> Iterator[Check]:
-    found = risk(second_profile(account.history, account.relation, entry["accountant"]))
+def _risk(label: str, entry: Mapping[str, Any], account: Account) -> Iterator[Check]:
+    again = risk(second_profile(account.history, account.relation, entry["accountant"]))
     pairs = (
-        ("mu", entry["mu"], found.mu),
-        ("advantage", entry["advantage"], found.advantage),
-        ("members found", entry["found_at_1_percent_false_alarms"], found.found),
+        ("mu", entry["mu"], again.mu),
+        ("advantage", entry["advantage"], again.advantage),
+        ("members found", entry["found_at_1_percent_false_alarms"], again.found),
     )
     wrong = [
-        f"{name} {_said(told)}, again {_said(_finite(value))}" for name, told, value in pairs if not _about(told, value)
+        f"{name} {_format(stated)}, again {_format(_finite(value))}"
+        for name, stated, value in pairs
+        if not _about(stated, value)
     ]
-    if abs(entry["regret"] - found.regret) > _LOOSE / 2:
-        wrong.append(f"regret {entry['regret']:.3g}, again {found.regret:.3g}")
-    if len(entry["trade_off"]) != len(found.curve) or not np.allclose(entry["trade_off"], found.curve, atol=_LOOSE / 2):
+    if abs(entry["regret"] - again.regret) > _LOOSE / 2:
+        wrong.append(f"regret {entry['regret']:.3g}, again {again.regret:.3g}")
+    if len(entry["trade_off"]) != len(again.curve) or not np.allclose(entry["trade_off"], again.curve, atol=_LOOSE / 2):
         wrong.append("the trade-off curve is another")
-    yield Check(not wrong, f"{who}: {'; '.join(wrong) if wrong else 'mu, advantage, members found and curve follow'}")
+    yield Check(not wrong, f"{label}: {'; '.join(wrong) if wrong else 'mu, advantage, members found and curve follow'}")
 
 
 def _price(account: Account, accountant: str, prices: dict[Any, float]) -> float:
@@ -206,23 +212,23 @@ def _price(account: Account, accountant: str, prices: dict[Any, float]) -> float
     return prices[key]
 
 
-def _near(told: float | None, again: float) -> bool:
-    if told is None or not math.isfinite(again):
-        return told is None and not math.isfinite(again)
-    return abs(told - again) <= TOLERANCE * max(told, again) + 1e-4
+def _near(stated: float | None, again: float) -> bool:
+    if stated is None or not math.isfinite(again):
+        return stated is None and not math.isfinite(again)
+    return abs(stated - again) <= TOLERANCE * max(stated, again) + 1e-4
 
 
-def _about(told: float | None, again: float) -> bool:
-    if told is None or not math.isfinite(again):
-        return told is None and not math.isfinite(again)
-    return abs(told - again) <= _LOOSE * max(told, again) + 1e-4
+def _about(stated: float | None, again: float) -> bool:
+    if stated is None or not math.isfinite(again):
+        return stated is None and not math.isfinite(again)
+    return abs(stated - again) <= _LOOSE * max(stated, again) + 1e-4
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _said(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "no bound" if value is None else f"{value:.4g}"
 
 
@@ -235,14 +241,14 @@ def _limit(account: Account) -> str:
 
 def _files(content: Mapping[str, Any], place: Path) -> Iterator[Check]:
     """Those that lie beside the ledger; the others are known by their hashes alone."""
-    for name, told in content["hashes"]["files"].items():
+    for name, stated in content["hashes"]["files"].items():
         path = place / name
         if not path.is_file():
-            yield Check(None, f"{name}: not here; its hash is {told[:16]}...")
+            yield Check(None, f"{name}: not here; its hash is {stated[:16]}...")
             continue
         with storage(path):
-            same = hashlib.sha256(path.read_bytes()).hexdigest() == told
-        yield Check(same, f"{name}: {'as certified' if same else 'not the file that was certified'}")
+            matches = hashlib.sha256(path.read_bytes()).hexdigest() == stated
+        yield Check(matches, f"{name}: {'as certified' if matches else 'not the file that was certified'}")
 
 
 def _models(content: Mapping[str, Any], folder: Path | None) -> Iterator[Check]:
@@ -279,12 +285,12 @@ def read_digests(path: Path) -> dict[str, str]:
     try:
         (length,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8 : 8 + length])
-        found = {}
+        digests = {}
         for name, about in header.items():
             if name != "__metadata__":
                 start, end = about["data_offsets"]
                 head = json.dumps([about["dtype"], list(about["shape"])]).encode()
-                found[name] = hashlib.sha256(head + data[8 + length + start : 8 + length + end]).hexdigest()
+                digests[name] = hashlib.sha256(head + data[8 + length + start : 8 + length + end]).hexdigest()
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is no safetensors file ({error})") from error
-    return found
+    return digests

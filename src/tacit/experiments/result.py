@@ -170,8 +170,8 @@ class Result:
         yield from self.findings.lines()
 
     def __repr__(self) -> str:
-        facts = self.findings.facts
-        return f"Result({facts.name}: {facts.method}, plan {facts.plan}, {self.findings.done} of {facts.rounds} rounds)"
+        facts, done = self.findings.facts, self.findings.rounds_done
+        return f"Result({facts.name}: {facts.method}, plan {facts.plan}, {done} of {facts.rounds} rounds)"
 
     def _repr_html_(self) -> str:
         """In a notebook: the table, a chart of the metric over rounds, and the guarantees in words."""

@@ -173,7 +173,7 @@ def _go(
     uploads, plan, metric = bool(made.shapes.upload), made.engine.plan, made.engine.task.metrics[0]
 
     def facts_of(now: Plan) -> Facts:
-        return Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.stays(), metric)
+        return Facts.of(str(content.get("name", "run")), parts.method, now, uploads, ledger.level_periods(), metric)
 
     def promised(now: Plan) -> Facts:
         """What was promised to whom, as it stands; kept in the folder."""
@@ -237,7 +237,7 @@ def _result(
         statement=statement(run.ledger),
         config=dumps(content),
         environment=run_dir.environment(),
-        done=done,
+        rounds_done=done,
         stopped=outcome.stopped,
         spending=Spending.read(run.ledger, facts),
     )

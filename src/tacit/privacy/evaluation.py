@@ -118,7 +118,7 @@ class Evaluation:
         inner = mechanism.for_figures(Fixed(BOUND), times)
         _refuse(setting)
         menu = LevelOptions(tuple(self._part(level) for level in setting.choices.menu.levels))
-        asked = setting._replace(
+        context = setting._replace(
             choices=Choices(menu, setting.choices.level),
             sampler=Everybody(sampler.relation, sampler.sensitivity),
             rounds=times,
@@ -126,7 +126,7 @@ class Evaluation:
             # there the unit is a record, and training's plan compares delta with the numbers of rows
             allow_large_delta=setting.allow_large_delta or by_record,
         )
-        return Evaluated(_charged(inner.plan(asked), setting.choices, by_record), self.every, self.range or UNIT)
+        return Evaluated(_charged(inner.plan(context), setting.choices, by_record), self.every, self.range or UNIT)
 
     def _part(self, level: Level) -> Level:
         return replace(level, epsilon=level.epsilon * self.share) if level.epsilon is not None else level

@@ -51,10 +51,10 @@ class Level:
             raise TacitError(f"a level cannot be called {self.name!r}: give it a name of printable letters")
         if self.name == "all":
             raise TacitError("a level cannot be called 'all': reports have a line of that name, for everybody")
-        for what, value in (("epsilon", self.epsilon), ("noise", self.noise)):
+        for field, value in (("epsilon", self.epsilon), ("noise", self.noise)):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise TacitError(
-                    f"{what} of level '{self.name}' must be positive, not {value}; leave it out to opt out of privacy"
+                    f"{field} of level '{self.name}' must be positive, not {value}; leave it out to opt out of privacy"
                 )
         if self.delta is not None and not self.private:
             raise TacitError(
@@ -172,10 +172,10 @@ def by_fraction(
     free = np.ones(clients, bool)
     for name, wish in sorted(fractions.items(), key=lambda item: not isinstance(item[1], Among)):
         able = free & _holders(wish, held, clients)
-        wanted = round(shares[name] * clients)
-        chosen = order[able[order]][:wanted]  # shares that round up together leave one client fewer for the last
-        if isinstance(wish, Among) and len(chosen) < wanted:
-            raise TacitError(f"level '{name}' wants {wanted} clients, but only {len(chosen)} can: ask for fewer")
+        count = round(shares[name] * clients)
+        chosen = order[able[order]][:count]  # shares that round up together leave one client fewer for the last
+        if isinstance(wish, Among) and len(chosen) < count:
+            raise TacitError(f"level '{name}' wants {count} clients, but only {len(chosen)} can: ask for fewer")
         level[chosen], free[chosen] = menu.index(name), False
     return Choices(menu, level)
 
@@ -202,17 +202,17 @@ def read_choices(path: Path) -> dict[str, str]:
     return {row["client"]: row["level"] for row in rows}
 
 
-def read_rows(path: Path, what: str, columns: Sequence[str]) -> list[dict[str, str]]:
+def read_rows(path: Path, subject: str, columns: Sequence[str]) -> list[dict[str, str]]:
     """The rows of a CSV file that has a header with these columns, and a value in each of them."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file, restval=""))
     except (OSError, UnicodeDecodeError) as error:
-        raise TacitError(f"cannot read the {what} in {path}: {error}") from error
+        raise TacitError(f"cannot read the {subject} in {path}: {error}") from error
     if not rows or not set(columns) <= rows[0].keys():
         *others, last = columns
         raise TacitError(
-            f"{path} needs a header with the columns {', '.join(others)} and {last}, and a row for each of the {what}"
+            f"{path} needs a header with the columns {', '.join(others)} and {last}, and a row for each of {subject}"
         )
     return rows
 

@@ -52,11 +52,11 @@ class LevelPeriod(NamedTuple):
         return self.delta is not None
 
 
-Stays = tuple[LevelPeriod, ...]
+LevelPeriods = tuple[LevelPeriod, ...]
 """Of one client, by round; each lasts until the next begins."""
 
 
-def told(rows: Iterable[tuple[str, LevelPeriod]]) -> dict[str, Stays]:
+def latest_periods(rows: Iterable[tuple[str, LevelPeriod]]) -> dict[str, LevelPeriods]:
     """The stays of each client from what was said one after the other; what is said later of the same round holds."""
     periods: dict[str, dict[int, LevelPeriod]] = {}
     for client, stay in rows:
@@ -64,23 +64,23 @@ def told(rows: Iterable[tuple[str, LevelPeriod]]) -> dict[str, Stays]:
     return {client: tuple(by_round[round] for round in sorted(by_round)) for client, by_round in periods.items()}
 
 
-def at(stays: Stays, round: int) -> LevelPeriod:
+def at(periods: LevelPeriods, round: int) -> LevelPeriod:
     """The stay that a round falls into; the first one begins with the run."""
-    return next((stay for stay in reversed(stays) if stay.round <= round), stays[0])
+    return next((stay for stay in reversed(periods) if stay.round <= round), periods[0])
 
 
-def once_open(stays: Stays) -> bool:
+def once_open(periods: LevelPeriods) -> bool:
     """Whether the client was opted out at a draw, so that something of it may be out without protection."""
-    return any(not stay.private for stay in stays)
+    return any(not stay.private for stay in periods)
 
 
-def promise(stays: Stays) -> LevelPeriod:
+def promise(periods: LevelPeriods) -> LevelPeriod:
     """The stay whose (epsilon, delta) an account is told by: the last private one; without any, the last."""
-    return next((stay for stay in reversed(stays) if stay.private), stays[-1])
+    return next((stay for stay in reversed(periods) if stay.private), periods[-1])
 
 
 def accounts(
-    ledger: "Ledger", stays: Mapping[str, Stays], until: int | None = None, epochs: int | None = None
+    ledger: "Ledger", level_periods: Mapping[str, LevelPeriods], until: int | None = None, epochs: int | None = None
 ) -> "dict[str, Counter[DpEvent]]":
     """What each client was charged before round `until`: at its levels, and in its own name. Equal stays are read once.
 
@@ -92,23 +92,25 @@ def accounts(
             return spent(ledger, scope, before, epochs)
         return ledger.spent(scope, since, before)
 
-    return replayed(charged, stays, until)
+    return replayed(charged, level_periods, until)
 
 
 def replayed(
-    spent: "Callable[[str, int, int | None], Counter[DpEvent]]", stays: Mapping[str, Stays], until: int | None
+    spent: "Callable[[str, int, int | None], Counter[DpEvent]]",
+    level_periods: Mapping[str, LevelPeriods],
+    until: int | None,
 ) -> "dict[str, Counter[DpEvent]]":
     """As `accounts`; `spent` says what a scope was charged in which rounds, as `Ledger.spent` does."""
-    shared = {history: _at_levels(spent, history, until) for history in set(stays.values())}
-    return {client: shared[history] + spent(f"client:{client}", 0, until) for client, history in stays.items()}
+    shared = {history: _at_levels(spent, history, until) for history in set(level_periods.values())}
+    return {client: shared[history] + spent(f"client:{client}", 0, until) for client, history in level_periods.items()}
 
 
 def _at_levels(
-    spent: "Callable[[str, int, int | None], Counter[DpEvent]]", stays: Stays, until: int | None
+    spent: "Callable[[str, int, int | None], Counter[DpEvent]]", periods: LevelPeriods, until: int | None
 ) -> "Counter[DpEvent]":
     total: Counter[DpEvent] = Counter()
-    for place, stay in enumerate(stays):
-        ends = [stays[place + 1].round] if place + 1 < len(stays) else []
+    for place, stay in enumerate(periods):
+        ends = [periods[place + 1].round] if place + 1 < len(periods) else []
         ends += [] if until is None else [until]
         if stay.asked and stay.private:
             total += spent(f"level:{stay.level}", stay.round, min(ends, default=None))
@@ -171,24 +173,24 @@ class LevelHistory:
 
     choices: Choices  # at the start
     ids: Sequence[str]
-    stays: Mapping[str, Stays] = field(default_factory=dict[str, Stays])
+    periods: Mapping[str, LevelPeriods] = field(default_factory=dict[str, LevelPeriods])
 
     def at(self, round: int) -> tuple[Choices, np.ndarray]:
         """The levels of a round, and who may be asked by its own account."""
-        level, asked = self.choices.level.copy(), np.ones(len(self.ids), bool)
-        for client, stays in self.stays.items():
-            now, place = at(stays, round), self.position(client)
-            level[place], asked[place] = self.choices.menu.index(now.level), now.asked
-        return Choices(self.choices.menu, level), asked
+        level, eligible = self.choices.level.copy(), np.ones(len(self.ids), bool)
+        for client, periods in self.periods.items():
+            now, place = at(periods, round), self.position(client)
+            level[place], eligible[place] = self.choices.menu.index(now.level), now.asked
+        return Choices(self.choices.menu, level), eligible
 
     def stay(self, client: str, round: int) -> LevelPeriod:
-        stays = self.stays.get(client)
-        return self._stay(0, self.choices.of(self.position(client)).name) if stays is None else at(stays, round)
+        periods = self.periods.get(client)
+        return self._stay(0, self.choices.of(self.position(client)).name) if periods is None else at(periods, round)
 
     @cached_property
     def rounds(self) -> frozenset[int]:
         """Where stays begin."""
-        return frozenset(stay.round for stays in self.stays.values() for stay in stays)
+        return frozenset(stay.round for periods in self.periods.values() for stay in periods)
 
     @property
     def last(self) -> int:
@@ -197,12 +199,12 @@ class LevelHistory:
     def begun(self, round: int) -> np.ndarray:
         """Which clients have changed by then, bool [clients]."""
         movers = np.zeros(len(self.ids), bool)
-        movers[[self.position(client) for client, stays in self.stays.items() if _moved(stays, round)]] = True
+        movers[[self.position(client) for client, periods in self.periods.items() if _moved(periods, round)]] = True
         return movers
 
-    def beginning(self, round: int) -> dict[str, Stays]:
+    def beginning(self, round: int) -> dict[str, LevelPeriods]:
         """The clients whose stay begins in this very round."""
-        return {client: stays for client, stays in self.stays.items() if at(stays, round).round == round}
+        return {client: periods for client, periods in self.periods.items() if at(periods, round).round == round}
 
     def changing(self, clients: Iterable[str], level: str, round: int) -> Rows:
         """The clients at a level from `round` on; those that are there already are left as they are."""
@@ -226,8 +228,10 @@ class LevelHistory:
 
     def after(self, rows: Rows) -> "LevelHistory":
         """As the ledger will tell it once it has the rows."""
-        said = [(client, stay) for client, stays in rows.items() for stay in (*self.stays.get(client, ()), *stays)]
-        return LevelHistory(self.choices, self.ids, {**self.stays, **told(said)})
+        extended = [
+            (client, stay) for client, periods in rows.items() for stay in (*self.periods.get(client, ()), *periods)
+        ]
+        return LevelHistory(self.choices, self.ids, {**self.periods, **latest_periods(extended)})
 
     def position(self, client: str) -> int:
         if client in self._positions:
@@ -240,8 +244,8 @@ class LevelHistory:
     def _positions(self) -> dict[str, int]:
         return {name: k for k, name in enumerate(self.ids)}
 
-    def _rows(self, client: str, stay: LevelPeriod) -> Stays:
-        return (stay,) if client in self.stays else (self.stay(client, 0), stay)
+    def _rows(self, client: str, stay: LevelPeriod) -> LevelPeriods:
+        return (stay,) if client in self.periods else (self.stay(client, 0), stay)
 
     def _stay(self, round: int, level: str) -> LevelPeriod:
         menu = self.choices.menu
@@ -249,6 +253,6 @@ class LevelHistory:
         return LevelPeriod(round, level, True, chosen.epsilon, chosen.delta if chosen.private else None)
 
 
-def _moved(stays: Stays, round: int) -> bool:
+def _moved(periods: LevelPeriods, round: int) -> bool:
     """A client that changed before the first draw has no earlier stay, and counts as changed all the same."""
-    return len(stays) == 1 or stays[1].round <= round
+    return len(periods) == 1 or periods[1].round <= round

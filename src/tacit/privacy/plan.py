@@ -275,10 +275,10 @@ class Plan:
         return self.mechanism.server_sees == "uploads"
 
     @cached_property
-    def asked(self) -> np.ndarray:
+    def eligible(self) -> np.ndarray:
         """Which clients may be asked at all: not those of levels of weight zero, nor those that spent their budget."""
-        level, asked = self.setting.choices.level, self.setting.asked
-        able = np.ones(len(level), bool) if asked is None else asked
+        level, eligible = self.setting.choices.level, self.setting.asked
+        able = np.ones(len(level), bool) if eligible is None else eligible
         return able if self.asked_levels is None else able & np.array(self.asked_levels)[level]
 
     def accounts(self, cohort: np.ndarray) -> list[Account]:
@@ -295,9 +295,9 @@ class Plan:
         """The plan that a round is taken under, when so many are done."""
         return self.first if self.first is not None and round < self.first_rounds else self
 
-    def moved(self, choices: Choices, asked: np.ndarray) -> "Plan":
+    def moved(self, choices: Choices, eligible: np.ndarray) -> "Plan":
         """The plan of the rounds after a change of levels: the same noise, weights and divisors of who is asked now."""
-        plan = self.mechanism.plan(self.setting._replace(choices=choices, asked=asked))
+        plan = self.mechanism.plan(self.setting._replace(choices=choices, asked=eligible))
         plan = plan if self.uploads else plan.without_upload()
         if self.setting.exact:
             return plan.exactly()

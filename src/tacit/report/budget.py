@@ -26,7 +26,7 @@ from tacit.report.run_folder import epochs_in, ledger_in
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 from tacit.privacy.ledger.statement import Moved, moved
-from tacit.privacy.membership import LevelPeriod, Stays, once_open
+from tacit.privacy.membership import LevelPeriod, LevelPeriods, once_open
 
 LARGE: Final = 10.0
 """Above this epsilon the guarantee is too weak to rely on; it is allowed, with a warning."""
@@ -359,7 +359,7 @@ def ledger_figures(
     levels = [line for group in groups for line in group if line.scope.startswith("level:")]
     clients = [[line for line in group if line not in levels] for group in groups]
     told_of = levels + [max(group, key=lambda line: line.epsilon) for group in clients if group]
-    found = []
+    rows = []
     with open_ledger(Path(path)) as ledger:
         for line in told_of:
             history = earlier_events.spent(ledger, line.scope, epochs=epochs_in(ledger_in(Path(path)).parent))
@@ -367,9 +367,9 @@ def ledger_figures(
                 (delta, answer(history, delta, line.relation, line.accountant).epsilon)  # type: ignore[arg-type]
                 for delta in other_deltas
             )
-            told = None if figures == "epsilon" else risk(profile(history, line.relation, line.accountant))  # type: ignore[arg-type]
-            found.append(AccountFigures(line.scope, line.unit, line.relation, figures, told, elsewhere))
-    return found
+            converted = None if figures == "epsilon" else risk(profile(history, line.relation, line.accountant))  # type: ignore[arg-type]
+            rows.append(AccountFigures(line.scope, line.unit, line.relation, figures, converted, elsewhere))
+    return rows
 
 
 def _comparable(line: Line) -> tuple[str, str, str, float]:
@@ -434,7 +434,7 @@ class ChangesReport:
         ]
         if left_out:
             parts.append(Text(f"and {left_out:,} other histories: see --all"))
-        if any(once_open(group.stays) for group in self.groups):
+        if any(once_open(group.periods) for group in self.groups):
             parts.append(Text("Rounds at a level that is opted out cost nothing and have no guarantee."))
         return Group(*parts)
 
@@ -454,7 +454,7 @@ def _changes(groups: tuple[Moved, ...]) -> Table:
         delta = "-" if line.delta is None else f"{line.delta:g}"
         events = line.words.partition("): ")[2]
         spent = shown(line.epsilon), line.accountant.upper()
-        table.add_row(_names(group), in_words(group.stays), *spent, limit, delta, events)
+        table.add_row(_names(group), in_words(group.periods), *spent, limit, delta, events)
     return table
 
 
@@ -462,10 +462,10 @@ def _names(group: Moved) -> Text:
     return Text(group.clients[0] if len(group.clients) == 1 else f"{len(group.clients):,}")
 
 
-def in_words(stays: Stays) -> Text:
+def in_words(level_periods: LevelPeriods) -> Text:
     """'private 0-4, strict 5-8, strict from 9 on (not asked)': rounds are counted from 0, as in the ledger."""
-    ends = [*(stay.round for stay in stays[1:]), None]
-    return Text(", ".join(_stay_in_words(*pair) for pair in zip(stays, ends, strict=True)))
+    ends = [*(stay.round for stay in level_periods[1:]), None]
+    return Text(", ".join(_stay_in_words(*pair) for pair in zip(level_periods, ends, strict=True)))
 
 
 def _stay_in_words(stay: LevelPeriod, end: int | None) -> str:

@@ -59,7 +59,7 @@ def accuracy(runs: Sequence[RunSummary], legend: Legend) -> Figure:
             )
             for place, name in levels
         ]
-    return Figure("accuracy", note, panels, f"{runs[0].what} over rounds", MEASURED)
+    return Figure("accuracy", note, panels, f"{runs[0].measure} over rounds", MEASURED)
 
 
 def _metric_panel(runs: Sequence[RunSummary], title: str, lines: Sequence[Series]) -> Panel:
@@ -83,10 +83,10 @@ def _range(runs: Sequence[RunSummary]) -> tuple[float, float]:
 
 def _lines(findings: RunSummary, place: str, group: str, legend: Legend) -> Iterator[Series]:
     styles: dict[str, Style] = {"personal": "solid", "shared": "dot"}
-    for which, style in styles.items():
-        rounds, values = findings.series(place, f"{which}_mean")
+    for model, style in styles.items():
+        rounds, values = findings.series(place, f"{model}_mean")
         if rounds:
-            name, width = f"{group}, {which}", 1.8 if style == "solid" else 1.2
+            name, width = f"{group}, {model}", 1.8 if style == "solid" else 1.2
             yield Series(name, rounds, values, legend.colors[group], style=style, width=width, group=group)
 
 
@@ -111,10 +111,10 @@ def _held(findings: RunSummary) -> Iterator[Promise]:
     return (promise for promise in findings.facts.promises if promise.clients)
 
 
-def _spending(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Series]:
+def _spending(findings: RunSummary, legend: Legend, named: bool) -> Iterator[Series]:
     for promise in _held(findings):
-        group = findings.title if many else promise.level
-        title = f"{findings.title}, {promise.level}" if many else promise.level
+        group = findings.title if named else promise.level
+        title = f"{findings.title}, {promise.level}" if named else promise.level
         terms = f"{promise.relation}, delta {promise.delta:g}" if promise.delta else ""
         color, spending = legend.colors[group], findings.spent_over_rounds(promise.level)
         for at, (name, (rounds, spent)) in enumerate(spending.items()):
@@ -140,12 +140,12 @@ def trade_off(runs: Sequence[RunSummary], legend: Legend) -> Iterator[Figure]:
             yield Figure("trade-off", note, [panel], f"What an attacker learns of a {unit}, at most", SIMULATION)
 
 
-def _attackers(findings: RunSummary, legend: Legend, many: bool) -> Iterator[Series]:
+def _attackers(findings: RunSummary, legend: Legend, named: bool) -> Iterator[Series]:
     for promise in _held(findings):
         risk = None if findings.spending is None else findings.spending.risk(promise.level)
         if risk is not None:
-            group = findings.title if many else promise.level
-            name = f"{findings.title}, {promise.level}" if many else promise.level
+            group = findings.title if named else promise.level
+            name = f"{findings.title}, {promise.level}" if named else promise.level
             alarms, misses = zip(*risk.curve, strict=True)
             yield Series(name, alarms, misses, legend.colors[group], group=group)
 
@@ -166,8 +166,8 @@ def spread(runs: Sequence[RunSummary], legend: Legend) -> Figure:
 
 
 def _spread_panel(runs: Sequence[RunSummary], title: str, bars: Sequence[Series]) -> Panel:
-    what = f"{_name(runs)} of the personal model"
-    return Panel(title, what, "clients, %", bars, bars=True, x_range=_range(runs))
+    quantity = f"{_name(runs)} of the personal model"
+    return Panel(title, quantity, "clients, %", bars, bars=True, x_range=_range(runs))
 
 
 def _bars(findings: RunSummary, level: str, group: str, legend: Legend, ends: tuple[float, float]) -> Series | None:

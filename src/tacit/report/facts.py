@@ -11,7 +11,7 @@ from tacit.core.contract import Method
 from tacit.errors import StorageError
 from tacit.privacy.accounting.events import describe
 from tacit.privacy.ledger.statement import SIMULATION
-from tacit.privacy.membership import Stays, once_open
+from tacit.privacy.membership import LevelPeriods, once_open
 from tacit.privacy.plan import Account, Plan
 from tacit.rounds.evaluate import ACCURACY, Metric
 
@@ -62,11 +62,11 @@ class Facts:
         method: Method,
         plan: Plan,
         uploads: bool,
-        stays: Mapping[str, Stays] | None = None,
+        level_periods: Mapping[str, LevelPeriods] | None = None,
         metric: Metric = ACCURACY,
     ) -> "Facts":
         """`plan`: that of the last draw; `stays`: of the clients that changed their level."""
-        setting, stays = plan.setting, stays or {}
+        setting, level_periods = plan.setting, level_periods or {}
         return cls(
             name=name,
             method=title(method),
@@ -76,9 +76,9 @@ class Facts:
             rounds=setting.rounds,
             rate=setting.rate,
             clients=len(setting.ids),
-            promises=tuple(_promise(j, plan, uploads, stays) for j in range(len(setting.choices.menu.levels))),
+            promises=tuple(_promise(j, plan, uploads, level_periods) for j in range(len(setting.choices.menu.levels))),
             notes=plan.notes if uploads else (),
-            changed=len(stays),
+            changed=len(level_periods),
             metric=metric.name,
             larger=metric.larger,
             range=metric.range,
@@ -125,11 +125,11 @@ def account_of(plan: Plan, level: int) -> Account | None:
     return next((account for k in members if (account := plan.client(int(k))) is not None), None)
 
 
-def _promise(j: int, plan: Plan, uploads: bool, stays: Mapping[str, Stays]) -> Promise:
-    choices, asked = plan.setting.choices, plan.setting.asked
+def _promise(j: int, plan: Plan, uploads: bool, level_periods: Mapping[str, LevelPeriods]) -> Promise:
+    choices, participates = plan.setting.choices, plan.setting.asked
     level, members = choices.menu.levels[j], choices.level == j
-    dismissed = 0 if asked is None else int((members & ~asked).sum())
-    here = {name for name, member in zip(plan.setting.ids, members, strict=True) if member} if stays else set()
+    dismissed = 0 if participates is None else int((members & ~participates).sum())
+    names = {name for name, member in zip(plan.setting.ids, members, strict=True) if member} if level_periods else set()
     standing = _standing(j, plan, uploads, dismissed)
     promise = Promise(
         level.name,
@@ -137,7 +137,7 @@ def _promise(j: int, plan: Plan, uploads: bool, stays: Mapping[str, Stays]) -> P
         standing,
         level.epsilon,
         level.delta,
-        once_open=sum(name in here and once_open(periods) for name, periods in stays.items()),
+        once_open=sum(name in names and once_open(periods) for name, periods in level_periods.items()),
         dismissed=dismissed,
     )
     account = account_of(plan, j) if standing == "protected" else None

@@ -64,22 +64,23 @@ _CELL_CSS: Final = """
 
 def _head(runs: Sequence[RunSummary]) -> str:
     title = ", ".join(findings.title for findings in runs)
-    told = [(findings, text) for findings in runs for text in _alerts(findings)]
-    alerts = "".join(f'<p class="alert">{escape(_whose(findings, runs) + text)}</p>' for findings, text in told)
+    alerted = [(findings, text) for findings in runs for text in _alerts(findings)]
+    alerts = "".join(f'<p class="alert">{escape(_prefix(findings, runs) + text)}</p>' for findings, text in alerted)
     return f"<header><h1>{escape(title)}</h1>{''.join(_about(each, runs) for each in runs)}{alerts}</header>"
 
 
 def _alerts(findings: RunSummary) -> list[str]:
-    told = (findings.standing, wording.warning(findings.epsilons), findings.timing, findings.clipped)
-    return [text for text in told if text]
+    texts = (findings.standing, wording.warning(findings.epsilons), findings.timing, findings.clipped)
+    return [text for text in texts if text]
 
 
 def _about(findings: RunSummary, runs: Sequence[RunSummary]) -> str:
     """What was done, and what a reader asks of every result: when, on which data, by which version, what for."""
     facts = findings.facts
     about = (
-        f"{_whose(findings, runs)}{facts.method} under the plan {facts.plan}: {facts.clients:,} clients, "
-        f"{findings.done:,} rounds, {100 * facts.rate:.3g}% of the clients asked in a round. {findings.devices or ''}"
+        f"{_prefix(findings, runs)}{facts.method} under the plan {facts.plan}: {facts.clients:,} clients, "
+        f"{findings.rounds_done:,} rounds, {100 * facts.rate:.3g}% of the clients asked in a round. "
+        f"{findings.devices or ''}"
     )
     return f'<p class="quiet">{escape(about.rstrip())}</p>{facts_of(origin(findings))}'
 
@@ -97,7 +98,7 @@ def origin(findings: RunSummary) -> dict[str, str]:
     }
 
 
-def _whose(findings: RunSummary, runs: Sequence[RunSummary]) -> str:
+def _prefix(findings: RunSummary, runs: Sequence[RunSummary]) -> str:
     return f"{findings.title}: " if len(runs) > 1 else ""
 
 
@@ -135,29 +136,29 @@ def _card(findings: RunSummary, promise: Promise, legend: Legend) -> str:
 
 
 def _figures(runs: Sequence[RunSummary], legend: Legend) -> str:
-    many = len(runs) > 1
-    heads = [*(["run"] if many else []), "level", "clients", "guarantee", "epsilon spent", *_HEADS]
+    named = len(runs) > 1
+    heads = [*(["run"] if named else []), "level", "clients", "guarantee", "epsilon spent", *_HEADS]
     numeric = {"clients", *_HEADS}
     head = "".join(f'<th class="{"n" if name in numeric else "name"}">{name}</th>' for name in heads)
-    rows = [row for findings in runs for row in _rows(findings, many, legend)]
+    rows = [row for findings in runs for row in _rows(findings, named, legend)]
     common = [(f, value) for f in runs if (value := f.value(ALL, "common")) is not None]
-    shared = "; ".join(f"{_whose(f, runs)}{value:.3f}" for f, value in common)
+    shared = "; ".join(f"{_prefix(f, runs)}{value:.3f}" for f, value in common)
     note = f"The shared model on the common test set: {shared}." if common else ""
     rounds = sorted({findings.last for findings in runs})
-    what = ", ".join(dict.fromkeys(findings.what for findings in runs))
-    at = f"{what} after round {rounds[0]}" if len(rounds) == 1 else f"{what} after the last evaluated round"
-    at = f"No {what[:1].lower()}{what[1:]} was measured yet" if rounds == [0] else at
-    note = " ".join([note, *(f"{_whose(f, runs)}{f.further}" for f in runs if f.further)]).strip()
+    measure = ", ".join(dict.fromkeys(findings.measure for findings in runs))
+    at = f"{measure} after round {rounds[0]}" if len(rounds) == 1 else f"{measure} after the last evaluated round"
+    at = f"No {measure[:1].lower()}{measure[1:]} was measured yet" if rounds == [0] else at
+    note = " ".join([note, *(f"{_prefix(f, runs)}{f.further}" for f in runs if f.further)]).strip()
     late = " Epsilon is that of the last round in the ledger." if any(findings.timing for findings in runs) else ""
     return (
-        f'<h2>{escape(what)}{mark(MEASURED)}</h2><p class="note">{escape(at)}, each client on its own test rows.{late} '
-        f"{escape(note)}"
+        f'<h2>{escape(measure)}{mark(MEASURED)}</h2><p class="note">{escape(at)}, each client on its own test rows.'
+        f"{late} {escape(note)}"
         " Worst decile: mean over the worst tenth of the clients. Variance: over clients, of their figures.</p>"
-        f"{scroll(f'{what} and privacy by level', head, rows)}"
+        f"{scroll(f'{measure} and privacy by level', head, rows)}"
     )
 
 
-def _rows(findings: RunSummary, many: bool, legend: Legend) -> Iterator[str]:
+def _rows(findings: RunSummary, named: bool, legend: Legend) -> Iterator[str]:
     facts, first = findings.facts, True
     for place, name in findings.groups():
         promise = next((each for each in facts.promises if label(each.level) == place), None)
@@ -167,9 +168,9 @@ def _rows(findings: RunSummary, many: bool, legend: Legend) -> Iterator[str]:
         figures = [findings.value(place, metric) for metric in _METRICS]
         cells = "".join(f'<td class="n">{"-" if value is None else f"{value:.3f}"}</td>' for value in figures)
         bare = "bare" if promise is not None and _LOOK.get(promise.standing) == "bare" else ""
-        run = f'<td class="name">{dot(legend.colors[findings.title])}{escape(findings.title)}</td>' if many else ""
-        color = "" if many else dot(legend.colors.get(name, NEUTRAL))
-        style = " ".join(["sum"] * (promise is None) + ["first"] * (first and many))
+        run = f'<td class="name">{dot(legend.colors[findings.title])}{escape(findings.title)}</td>' if named else ""
+        color = "" if named else dot(legend.colors.get(name, NEUTRAL))
+        style = " ".join(["sum"] * (promise is None) + ["first"] * (first and named))
         yield (
             f'<tr class="{style}">{run}<td class="name">{color}{escape(name)}</td><td class="n">{clients:,}</td>'
             f'<td class="{bare}">{escape(kind)}</td><td class="{bare}">{escape(spent)}</td>{cells}</tr>'
@@ -218,7 +219,7 @@ def _small_print(runs: Sequence[RunSummary]) -> str:
     for findings in runs:
         about = json.dumps(dict(findings.environment), indent=2)
         for name, text in (("configuration", findings.config), ("environment", about)):
-            summary = escape(f"{_whose(findings, runs)}{name}")
+            summary = escape(f"{_prefix(findings, runs)}{name}")
             parts.append(f'<details><summary>{summary}</summary><pre tabindex="0">{escape(text)}</pre></details>')
     return "".join(parts)
 

@@ -110,10 +110,10 @@ def _files(folder: Folder, ledger: Ledger, apart: bool) -> Iterator[Check]:
         place = folder.path / name
         if place.is_file():
             with storage(place):
-                same = digest(place.read_bytes()) == known
+                matches = digest(place.read_bytes()) == known
             otherwise = "it was edited, or the ledger is that of another run"
             otherwise += "; resuming the run writes it anew" if place == folder.facts else ""
-            yield Check(same, f"{name}: {'as the run wrote it' if same else otherwise}")
+            yield Check(matches, f"{name}: {'as the run wrote it' if matches else otherwise}")
         elif not apart and place == folder.key:
             yield Check(None, f"{name}: it is not there; without it nobody can tell whether the data are the run's")
         elif not apart:
@@ -132,10 +132,10 @@ def _heads(folder: Folder, ledger: Ledger) -> Iterator[Check]:
     ):
         path = folder.path / name
         try:
-            kept = read(path) if path.exists() else None
-            if kept:
-                yield compare(ledger, read_head(kept), name)
-            elif kept is not None and ledger.bindings():  # earlier versions kept none
+            text = read(path) if path.exists() else None
+            if text:
+                yield compare(ledger, read_head(text), name)
+            elif text is not None and ledger.bindings():  # earlier versions kept none
                 yield Check(False, f"{name}: it was edited: it holds no head of the ledger")
         except (TacitError, ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
             yield Check(False, f"{name} cannot be read ({error})")
@@ -163,14 +163,14 @@ def _in_custody(path: Path) -> str:
     return "" if row is None else str(Head(*row))
 
 
-def compare(ledger: Ledger, head: Head, by: str, whose: str = "the ledger") -> Check:
+def compare(ledger: Ledger, head: Head, by: str, subject: str = "the ledger") -> Check:
     """Whether the ledger holds a head that was kept of it, by whom."""
     if ledger.holds(head):
-        return Check(True, f"{by}: {whose} holds the head that was kept, {head.serial:,} rows")
+        return Check(True, f"{by}: {subject} holds the head that was kept, {head.serial:,} rows")
     now = ledger.walk().head
     have = 0 if now is None else now.serial
     why = "it was shortened or restored from a copy" if have < head.serial else "it was written anew or restored"
-    return Check(False, f"{by}: {whose} had {head.serial:,} rows and now has {have:,} others; {why}")
+    return Check(False, f"{by}: {subject} had {head.serial:,} rows and now has {have:,} others; {why}")
 
 
 def _charges(folder: Folder, ledger: Ledger) -> Iterator[Check]:
@@ -198,4 +198,4 @@ def _charges(folder: Folder, ledger: Ledger) -> Iterator[Check]:
 
 def _by_level(ledger: Ledger) -> bool:
     """Whether every round is charged: to a level. Clients with accounts of their own pay when they take part."""
-    return not ledger.stays() and any(scope.startswith("level:") for scope in ledger.budgets())
+    return not ledger.level_periods() and any(scope.startswith("level:") for scope in ledger.budgets())

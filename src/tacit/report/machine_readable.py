@@ -46,18 +46,18 @@ def run_record(run: RunSummary, folder: Path) -> dict[str, Any]:
     names = ["all", *run.facts.levels]
     metrics = dict.fromkeys(run.metrics["metric"].tolist())
     figures = {level: {name: run.value(level, name) for name in metrics} for level in names}
-    found = {level: {k: v for k, v in row.items() if v is not None} for level, row in figures.items()}
+    by_level = {level: {k: v for k, v in row.items() if v is not None} for level, row in figures.items()}
     return {
         "folder": str(folder),
         "title": run.title,
         "method": run.facts.method,
         "plan": run.facts.plan,
         "rounds": run.facts.rounds,
-        "done": run.done,
+        "done": run.rounds_done,
         "evaluated": run.last,
         "stopped": run.stopped,
         "simulation": run.facts.simulation,
-        "figures": found,
+        "figures": by_level,
         "spent": run.epsilons,
         "promises": run.facts.promises,
         "guarantees": run.guarantees(),
@@ -83,5 +83,5 @@ def records(table: Table) -> list[dict[str, Any]]:
     """The rows of a table by the heads of its columns; its keys as a list."""
     heads = [str(column.header) for column in table.columns]
     rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
-    found: list[dict[str, Any]] = [dict(zip(heads, row, strict=True)) for row in rows]
-    return [row | {"keys": row["keys"].split(", ")} if "keys" in row else row for row in found]
+    entries: list[dict[str, Any]] = [dict(zip(heads, row, strict=True)) for row in rows]
+    return [row | {"keys": row["keys"].split(", ")} if "keys" in row else row for row in entries]

@@ -56,13 +56,13 @@ def _figures(round: int, scores: Scores, levels: Sequence[str]) -> Iterator[Row]
         yield Row(round, ALL, "common_loss", scores.loss)
     yield Row(round, ALL, "strangers", scores.strangers)
     for index, level in [(None, ALL), *((j, label(name)) for j, name in enumerate(levels))]:
-        summaries = {which: scores.summary(which, index) for which in WHICH}
+        summaries = {model: scores.summary(model, index) for model in WHICH}
         yield Row(round, level, "clients", summaries["personal"].clients)
-        for which, summary in summaries.items():
+        for model, summary in summaries.items():
             for statistic in STATISTICS:
                 value = getattr(summary, statistic)
                 if not math.isnan(value):
-                    yield Row(round, level, f"{which}_{statistic}", value)
+                    yield Row(round, level, f"{model}_{statistic}", value)
 
 
 class Metrics:

@@ -15,7 +15,7 @@ from tacit.privacy.accounting.accountant import Accountant, Relation, answer, pr
 from tacit.privacy.accounting.risk import Risk, risk
 from tacit.privacy.ledger.earlier_events import put_right
 from tacit.privacy.ledger.ledger import Budget, Entry, Ledger
-from tacit.privacy.membership import Stays, promise, replayed
+from tacit.privacy.membership import LevelPeriods, promise, replayed
 from tacit.report.facts import Facts, Promise
 
 History = frozenset[tuple[Any, int]]
@@ -34,7 +34,7 @@ class Spending:
 
     facts: Facts
     budgets: Mapping[str, Budget]
-    stays: Mapping[str, Stays]
+    periods: Mapping[str, LevelPeriods]
     entries: Sequence[Entry]  # by round
 
     @classmethod
@@ -42,7 +42,7 @@ class Spending:
         """Refuses a ledger that was changed, or does not keep what the facts promise. `epochs`: as in `statement`."""
         ledger.check()
         entries = tuple(put_right(entry, epochs) for entry in ledger.entries())
-        spending = cls(facts, ledger.budgets(), ledger.stays(), entries)
+        spending = cls(facts, ledger.budgets(), ledger.level_periods(), entries)
         spending._check_promises()
         spending._check_rounds()
         return spending
@@ -71,12 +71,12 @@ class Spending:
         promise, bounds = self._promises[level], {}
         for history in undominated(self._histories(self.rounds).get(level, ())):
             bounds[history] = answer(dict(history), promise.delta or 0.5, self._relation(promise), "rdp").epsilon
-        asked: Accountant = self.facts.accountant  # type: ignore[assignment]
+        accountant: Accountant = self.facts.accountant  # type: ignore[assignment]
         best: tuple[float, History] = (-1.0, frozenset())
         for history in sorted(bounds, key=lambda each: bounds[each], reverse=True):
             if bounds[history] <= best[0]:
                 break
-            cost = answer(dict(history), promise.delta or 0.5, self._relation(promise), asked).epsilon
+            cost = answer(dict(history), promise.delta or 0.5, self._relation(promise), accountant).epsilon
             best = max(best, (cost, history), key=lambda each: each[0])
         return dict(best[1])
 
@@ -96,7 +96,7 @@ class Spending:
     @property
     def every_round(self) -> bool:
         """Whether every round has a charge: that of a level. Clients in their own name pay when they take part."""
-        return bool(self._level_scopes) and not self.stays
+        return bool(self._level_scopes) and not self.periods
 
     @cached_property
     def _level_scopes(self) -> dict[str, set[int]]:
@@ -120,9 +120,9 @@ class Spending:
             for level in self._levels_of(scope):
                 if level in histories and not self._left(scope, level):
                     histories[level].add(frozenset(events.items()))
-        for client, events in replayed(self._spent, self.stays, rounds).items():
+        for client, events in replayed(self._spent, self.periods, rounds).items():
             if events:
-                histories.setdefault(self.stays[client][-1].level, set()).add(frozenset(events.items()))
+                histories.setdefault(self.periods[client][-1].level, set()).add(frozenset(events.items()))
         return histories
 
     def _spent(self, scope: str, since: int, until: int | None) -> Counter[Any]:
@@ -147,8 +147,8 @@ class Spending:
         """Whether nobody is left to whom the scope's charges count: all who are there, or the client, have moved."""
         kind, _, name = scope.partition(":")
         if kind == "client":
-            return name in self.stays
-        moved = sum(stays[-1].level == level for stays in self.stays.values())
+            return name in self.periods
+        moved = sum(periods[-1].level == level for periods in self.periods.values())
         return bool(moved) and self._promises[level].clients <= moved
 
     def _levels_of(self, scope: str) -> list[str]:
@@ -160,9 +160,9 @@ class Spending:
         if kind not in ("level", "client"):
             return []
         line = self.budgets.get(scope)
-        told = name if kind == "level" else line and line.level
-        if told:
-            return [told]
+        stated = name if kind == "level" else line and line.level
+        if stated:
+            return [stated]
         alike = [p.level for p in self.facts.promises if line and (p.budget, p.delta) == (line.epsilon, line.delta)]
         if not alike:
             raise _disagree(f"the ledger has charges of {scope}, and no level that it could be at")
@@ -184,19 +184,19 @@ class Spending:
                 if scope in charged:
                     self._check_standing(promised)
                 line = self.budgets.get(scope)
-                if line is not None and not (scope.startswith("client:") and scope[7:] in self.stays):
+                if line is not None and not (scope.startswith("client:") and scope[7:] in self.periods):
                     self._check_terms(promised, line)
-        for stays in self.stays.values():
-            last, promised = promise(stays), self._promises.get(promise(stays).level)
+        for periods in self.periods.values():
+            last, promised = promise(periods), self._promises.get(promise(periods).level)
             if promised is None or (promised.budget, promised.delta) != (last.epsilon, last.delta):
                 raise _disagree(f"the ledger has clients that changed to '{last.level}', with another promise")
 
     def _check_standing(self, promised: Promise) -> None:
-        if self.stays:  # levels may have emptied since
+        if self.periods:  # levels may have emptied since
             return
         if promised.standing != "protected" or not promised.clients:
-            said = f"{promised.clients} clients, {promised.standing}"
-            raise _disagree(f"the ledger has charges of level '{promised.level}', of which the facts say: {said}")
+            stated = f"{promised.clients} clients, {promised.standing}"
+            raise _disagree(f"the ledger has charges of level '{promised.level}', of which the facts say: {stated}")
 
     def _check_terms(self, promised: Promise, line: Budget) -> None:
         pairs = (
@@ -206,10 +206,10 @@ class Spending:
             ("accountant", self.facts.accountant, line.accountant),
             ("relation", promised.relation or line.relation, line.relation),
         )
-        for name, said, kept in pairs:
-            if said != kept:
+        for name, stated, recorded in pairs:
+            if stated != recorded:
                 raise _disagree(
-                    f"the {name} of level '{promised.level}' is {said} in the facts and {kept} in the ledger"
+                    f"the {name} of level '{promised.level}' is {stated} in the facts and {recorded} in the ledger"
                 )
 
     def _check_rounds(self) -> None:
@@ -221,43 +221,43 @@ class Spending:
     # what it costs
 
     def _worst(self, histories: list[History], promised: Promise) -> Spent:
-        asked: Accountant = self.facts.accountant  # type: ignore[assignment]
+        accountant: Accountant = self.facts.accountant  # type: ignore[assignment]
         if not histories:
-            return {asked: 0.0} | {"rdp": 0.0}
+            return {accountant: 0.0} | {"rdp": 0.0}
         delta, relation = promised.delta or 0.0, self._relation(promised)
         bounds = {history: answer(dict(history), delta, relation, "rdp").epsilon for history in histories}
-        return _tightest(bounds, delta, relation, asked) | {"rdp": max(bounds.values())}
+        return _tightest(bounds, delta, relation, accountant) | {"rdp": max(bounds.values())}
 
     def _relation(self, promised: Promise) -> Relation:
         return promised.relation or self.entries[0].relation  # type: ignore[return-value]
 
 
-def _tightest(bounds: Mapping[History, float], delta: float, relation: Relation, asked: Accountant) -> Spent:
+def _tightest(bounds: Mapping[History, float], delta: float, relation: Relation, accountant: Accountant) -> Spent:
     """The largest epsilon by the plan's accountant. PLD is at most RDP, so most histories need no second look."""
-    if asked == "rdp":
+    if accountant == "rdp":
         return {}
     worst, accountants = 0.0, {"pld"}
     for history in sorted(bounds, key=lambda each: bounds[each], reverse=True):
         if bounds[history] <= worst:
             break
-        answered = answer(dict(history), delta, relation, asked)
+        answered = answer(dict(history), delta, relation, accountant)
         worst = max(worst, answered.epsilon)
         accountants.add(answered.accountant)
     return {} if "rdp" in accountants else {"pld": worst}
 
 
-def _disagree(what: str) -> StorageError:
-    return StorageError(f"{what}: restore the run's files from a backup; without them its epsilon cannot be told")
+def _disagree(problem: str) -> StorageError:
+    return StorageError(f"{problem}: restore the run's files from a backup; without them its epsilon cannot be told")
 
 
 def undominated(histories: Iterable[History]) -> Iterable[History]:
     """Without those that hold the same single event less often: they cannot cost more."""
-    most: dict[Any, int] = {}
+    largest: dict[Any, int] = {}
     mixed: set[History] = set()
     for history in histories:
         if len(history) == 1:
             ((event, count),) = history
-            most[event] = max(count, most.get(event, 0))
+            largest[event] = max(count, largest.get(event, 0))
         else:
             mixed.add(history)
-    return [*(frozenset({(event, count)}) for event, count in most.items()), *mixed]
+    return [*(frozenset({(event, count)}) for event, count in largest.items()), *mixed]

@@ -40,7 +40,7 @@ class RunSummary:
     statement: Sequence[Any] = ()
     config: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    done: int = 0
+    rounds_done: int = 0
     stopped: str | None = None
     spending: Spending | None = None  # None: nothing was charged
     bound: bool = True  # whether the ledger holds a digest of the facts
@@ -94,7 +94,7 @@ class RunSummary:
         return series
 
     @property
-    def what(self) -> str:
+    def measure(self) -> str:
         """What is measured, as the head of a sentence; its direction, where that goes without saying for nobody."""
         name = self.facts.metric[:1].upper() + self.facts.metric[1:]
         return name if self.facts.larger else f"{name} (smaller is better)"
@@ -108,18 +108,18 @@ class RunSummary:
     @property
     def further(self) -> str | None:
         """Further metrics over all clients, in words."""
-        told = [
-            f"{name} {', '.join(f'{which} {value:.3f}' for which, value in found.items())}"
+        sentences = [
+            f"{name} {', '.join(f'{model} {value:.3f}' for model, value in values.items())}"
             for name in self.others
             if (
-                found := {
-                    which: value
-                    for which in ("shared", "personal")
-                    if (value := self.value(ALL, f"{name}:{which}_mean")) is not None
+                values := {
+                    model: value
+                    for model in ("shared", "personal")
+                    if (value := self.value(ALL, f"{name}:{model}_mean")) is not None
                 }
             )
         ]
-        return f"Mean over clients: {'; '.join(told)}." if told else None
+        return f"Mean over clients: {'; '.join(sentences)}." if sentences else None
 
     @property
     def timing(self) -> str | None:
@@ -127,16 +127,18 @@ class RunSummary:
         charged = 0 if self.spending is None else self.spending.rounds
         if not charged or charged == self.last or not self.epsilons:
             return None
-        measured = f"{self.what} after round {self.last:,}" if self.last else f"No {self.facts.metric} was measured yet"
+        measured = (
+            f"{self.measure} after round {self.last:,}" if self.last else f"No {self.facts.metric} was measured yet"
+        )
         return f"{measured}; privacy spent after round {charged:,}."
 
     def guarantees(self) -> list[str]:
-        told = [*wording.guarantees(self.facts, self.epsilons), *recomputed(self.statement)]
-        return told if self.bound else [*told, UNBOUND]
+        sentences = [*wording.guarantees(self.facts, self.epsilons), *recomputed(self.statement)]
+        return sentences if self.bound else [*sentences, UNBOUND]
 
     def lines(self) -> list[str]:
         """What stands below the tables of a terminal: guarantees, rounds, and whatever a reader must be warned of."""
-        told = [
+        texts = [
             self.further,
             *self.guarantees(),
             self.timing,
@@ -145,32 +147,31 @@ class RunSummary:
             wording.warning(self.epsilons),
             self.clipped,
         ]
-        return [line for line in told if line]
+        return [line for line in texts if line]
 
     @property
     def standing(self) -> str | None:
         """Why there are fewer rounds than planned; None for a finished run."""
-        if self.done >= self.facts.rounds and self.stopped is None:
+        if self.rounds_done >= self.facts.rounds and self.stopped is None:
             return None
-        return f"Ended after {self.done} of {self.facts.rounds} rounds: {self.stopped or INTERRUPTED}."
+        return f"Ended after {self.rounds_done} of {self.facts.rounds} rounds: {self.stopped or INTERRUPTED}."
 
     @property
     def clipped(self) -> str | None:
         """A warning, where the clip left less than a tenth of the updates' length when it was last measured."""
-        kept = self.value(ALL, KEPT)
-        return None if kept is None else wording.clipped(kept)
+        share = self.value(ALL, KEPT)
+        return None if share is None else wording.clipped(share)
 
     @property
     def devices(self) -> str | None:
         """What became of the devices that were asked; None where all of them always did all their work."""
-        asked, dropped = (sum(self.series(ALL, name)[1]) for name in ("asked", "dropped"))
+        sampled, dropped = (sum(self.series(ALL, name)[1]) for name in ("asked", "dropped"))
         work = self.series(ALL, "work")[1]
-        if not asked:
+        if not sampled:
             return None
-        done = f"; the others took {100 * sum(work) / len(work):.1f}% of their local steps" if work else ""
-        return (
-            f"Devices: {dropped:,.0f} of {asked:,.0f} that were asked dropped out ({100 * dropped / asked:.1f}%){done}."
-        )
+        work_done = f"; the others took {100 * sum(work) / len(work):.1f}% of their local steps" if work else ""
+        share = 100 * dropped / sampled
+        return f"Devices: {dropped:,.0f} of {sampled:,.0f} that were asked dropped out ({share:.1f}%){work_done}."
 
     def groups(self) -> list[tuple[str, str]]:
         """(label in the metrics, name) of all clients together and of each level that somebody chose."""
@@ -205,7 +206,7 @@ def open_run(path: Path | str) -> RunSummary:
     facts = Facts.from_json(_text(folder.facts))
     rows = read(folder.metrics) if folder.metrics.is_file() else []
     spending, lines, bound = _ledger(folder, facts)
-    done, stopped = _progress(folder, facts.rounds, rows, spending)
+    rounds_done, stopped = _progress(folder, facts.rounds, rows, spending)
     clients = pd.DataFrame(columns=["client", "level", "shared", "personal"])
     if folder.clients.is_file():
         clients = _clients(folder.clients)
@@ -217,7 +218,7 @@ def open_run(path: Path | str) -> RunSummary:
         statement=lines,
         config=_text(folder.config),
         environment=_json(folder.environment) if folder.environment.is_file() else {},
-        done=done,
+        rounds_done=rounds_done,
         stopped=stopped,
         spending=spending,
         bound=bound,
@@ -248,8 +249,8 @@ def _progress(folder: Folder, rounds: int, rows: Sequence[Row], spending: Spendi
         ended, stopped = (0, INTERRUPTED) if outcome is None else (int(outcome["round"]), outcome["stopped"])
     except (TypeError, LookupError, ValueError) as error:
         raise StorageError(f"{folder.outcome} is damaged ({error!r}): restore it from a backup") from error
-    if spending.every_round and charged < (done := max(measured, ended)):
-        raise _contradiction(folder, f"{done} rounds were done, and the ledger has charges of {charged}")
+    if spending.every_round and charged < (least := max(measured, ended)):
+        raise _contradiction(folder, f"{least} rounds were done, and the ledger has charges of {charged}")
     if outcome is not None and stopped != ON_REQUEST:
         if stopped is None and ended != rounds:
             raise _contradiction(folder, f"outcome.json says that it ended with round {ended} of {rounds}")
@@ -274,9 +275,9 @@ def _clients(path: Path) -> "pd.DataFrame":
         raise StorageError(f"{path} is damaged ({error}): restore it from a backup") from error
 
 
-def _contradiction(folder: Folder, what: str) -> StorageError:
+def _contradiction(folder: Folder, problem: str) -> StorageError:
     return StorageError(
-        f"{folder.path}: {what}: restore the run's files from a backup; `tacit ledger` tells what its ledger has"
+        f"{folder.path}: {problem}: restore the run's files from a backup; `tacit ledger` tells what its ledger has"
     )
 
 

@@ -67,7 +67,7 @@ def sweep_frame(measured: Sequence[Measured]) -> "pd.DataFrame":
             "seed": each.seed,
             **{name.replace(" ", "_"): each.figure(name) for name in FIGURES},
             **{f"epsilon_{level}": min(by.values()) for level, by in each.run.epsilons.items() if by},
-            "rounds": each.run.done,
+            "rounds": each.run.rounds_done,
             "run": each.run.title,
         }
         for each in measured
@@ -118,10 +118,10 @@ def _paired(first: Sequence[Measured], second: Sequence[Measured]) -> list[str]:
 
 
 def _mean_and_spread(values: Sequence[float]) -> str:
-    kept = [value for value in values if not np.isnan(value)]
-    if not kept:
+    numbers = [value for value in values if not np.isnan(value)]
+    if not numbers:
         return "-"
-    return f"{np.mean(kept):.3f}" + (f" ± {np.std(kept, ddof=1):.3f}" if len(kept) > 1 else "")
+    return f"{np.mean(numbers):.3f}" + (f" ± {np.std(numbers, ddof=1):.3f}" if len(numbers) > 1 else "")
 
 
 def _spent(runs: Sequence[Measured]) -> str:

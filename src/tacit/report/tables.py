@@ -51,7 +51,7 @@ def _when(findings: RunSummary) -> str:
 
 def _figures_of(findings: RunSummary) -> str:
     """What the figures of a table are of."""
-    metric = findings.what[:1].lower() + findings.what[1:]
+    metric = findings.measure[:1].lower() + findings.measure[1:]
     return "accuracies" if metric == "accuracy" else metric
 
 
@@ -93,8 +93,8 @@ def profile_table(seconds: Mapping[str, float], total: float) -> Table:
     table.add_column("section")
     table.add_column("seconds", justify="right")
     table.add_column("share", justify="right")
-    for name, taken in [*seconds.items(), ("data, calibration, reports", total - sum(seconds.values()))]:
-        table.add_row(name, f"{taken:.2f}", f"{taken / total:.0%}")
+    for name, duration in [*seconds.items(), ("data, calibration, reports", total - sum(seconds.values()))]:
+        table.add_row(name, f"{duration:.2f}", f"{duration / total:.0%}")
     table.add_section()
     table.add_row("all", f"{total:.2f}", "")
     return table

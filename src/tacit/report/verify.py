@@ -26,7 +26,7 @@ _SQLITE: Final = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True)
-class Whose:
+class LedgerOwner:
     """Under which names others keep heads of a ledger: a server's by its run, a member's by its name."""
 
     owner: str | None
@@ -50,20 +50,20 @@ def _accounts(ledger: Ledger) -> Iterator[Check]:
         rows: dict[str, Counter] = {}
         for entry in ledger.entries():
             rows.setdefault(entry.scope, Counter())[entry.event] += entry.count
-        lines, stays, same = statement(ledger), ledger.stays(), ledger.histories() == rows
+        lines, changed_levels, consistent = statement(ledger), ledger.level_periods(), ledger.histories() == rows
         for line in lines:
-            changed = line.scope.removeprefix("client:") in stays
-            yield _account(line, same or ledger.histories().get(line.scope) == rows.get(line.scope), changed)
+            changed = line.scope.removeprefix("client:") in changed_levels
+            yield _account(line, consistent or ledger.histories().get(line.scope) == rows.get(line.scope), changed)
         for group in moved(ledger):
-            who = group.clients[0] if len(group.clients) == 1 else f"{len(group.clients):,} clients"
-            yield Check(True, f"changed levels, {who}: epsilon {shown(group.line.epsilon)}")
+            name = group.clients[0] if len(group.clients) == 1 else f"{len(group.clients):,} clients"
+            yield Check(True, f"changed levels, {name}: epsilon {shown(group.line.epsilon)}")
     except (TacitError, TypeError, ValueError) as error:  # rows that were edited may hold anything
         yield Check(False, f"accounts cannot be replayed: {error}")
 
 
-def _account(line: Line, same: bool, changed: bool) -> Check:
+def _account(line: Line, consistent: bool, changed: bool) -> Check:
     spent = f"{line.scope}: epsilon {shown(line.epsilon)} in {line.rounds:,} rounds"
-    if not same:
+    if not consistent:
         return Check(False, f"{spent}, and its single rows say otherwise")
     if line.budget is None or changed:  # who changed to a stricter level may have spent more than that one allows
         return Check(True, spent)
@@ -89,14 +89,18 @@ def _elsewhere(folder: Path, ledger: Ledger, other: Path, client: str | None) ->
             yield compare(ledger, read_head(text), str(other))
         return
     place = _folder_of(other)
-    if _whose(folder, client).owner is None:
+    if _owner_of(folder, client).owner is None:
         yield Check(False, f"{other}: heads are kept by name, and {folder} does not say whose it is; give --client")
         return
-    with Ledger.read(ledger_in(place) if place.is_dir() else place) as theirs:
-        mine, yours = _whose(folder, client), _whose(place, client)
-        checks = [compare(ledger, kept.head, _by(other, kept)) for kept in theirs.kept(mine.owner, mine.run)]
+    with Ledger.read(ledger_in(place) if place.is_dir() else place) as other_ledger:
+        owner, other_owner = _owner_of(folder, client), _owner_of(place, client)
+        checks = [
+            compare(ledger, record.head, _by(other, record))
+            for record in other_ledger.kept_heads(owner.owner, owner.run)
+        ]
         back = [
-            compare(theirs, kept.head, _by(folder, kept), str(other)) for kept in ledger.kept(yours.owner, yours.run)
+            compare(other_ledger, record.head, _by(folder, record), str(other))
+            for record in ledger.kept_heads(other_owner.owner, other_owner.run)
         ]
     if not checks:
         yield Check(False, f"{other}: it has kept no head of this ledger")
@@ -104,8 +108,8 @@ def _elsewhere(folder: Path, ledger: Ledger, other: Path, client: str | None) ->
     yield from _summed(back)
 
 
-def _by(place: Path, kept: Any) -> str:
-    return f"{place}, turn {kept.turn} of {kept.run}"
+def _by(place: Path, record: Any) -> str:
+    return f"{place}, turn {record.turn} of {record.run}"
 
 
 def _summed(checks: Sequence[Check]) -> Iterator[Check]:
@@ -118,11 +122,11 @@ def _folder_of(other: Path) -> Path:
     return other / "run" if (other / "run" / "ledger.sqlite").is_file() else other
 
 
-def _whose(folder: Path, client: str | None) -> Whose:
+def _owner_of(folder: Path, client: str | None) -> LedgerOwner:
     """By the files of its folder; a folder that has neither is taken for that of `client`."""
     folder = folder if folder.is_dir() else folder.parent
     if (folder / "terms.json").is_file():
-        return Whose(_SERVER, str(json.loads((folder / "terms.json").read_text())["run"]))
+        return LedgerOwner(_SERVER, str(json.loads((folder / "terms.json").read_text())["run"]))
     if (folder / "client.json").is_file():
-        return Whose(f"client:{json.loads((folder / 'client.json').read_text())['name']}", None)
-    return Whose(None, None) if client is None else Whose(f"client:{client}", None)
+        return LedgerOwner(f"client:{json.loads((folder / 'client.json').read_text())['name']}", None)
+    return LedgerOwner(None, None) if client is None else LedgerOwner(f"client:{client}", None)

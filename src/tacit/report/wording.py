@@ -112,60 +112,60 @@ def _without(promise: Promise) -> str:
 
 def sentence(promise: Promise, facts: Facts, epsilon: Epsilons | None) -> str:
     """What a client of this level is guaranteed, in words."""
-    who = f"{promise.level}: "
+    prefix = f"{promise.level}: "
     if promise.standing == "opted out":
-        return who + "no guarantee: these clients opted out."
+        return prefix + "no guarantee: these clients opted out."
     if promise.standing == "no noise":
-        return who + "no guarantee: the plan is open, so no noise was added."
+        return prefix + "no guarantee: the plan is open, so no noise was added."
     if promise.standing == "never asked":
         never = "clients of this level are not asked" if promise.once_open else "these clients were never asked"
-        return f"{who}{never}, so nothing of theirs {'is' if promise.once_open else 'was'} released.{_past(promise)}"
+        return f"{prefix}{never}, so nothing of theirs {'is' if promise.once_open else 'was'} released.{_past(promise)}"
     if promise.standing == "nothing leaves":
-        return who + "nothing leaves these clients, so there is nothing to protect."
+        return prefix + "nothing leaves these clients, so there is nothing to protect."
     unit = f"{_UNIT[facts.unit]} differential privacy ({neighbours(promise, facts.unit)})"
     budget = f", of a budget of {promise.budget:g}" if promise.budget is not None else ", no budget was set"
     so_far = f"epsilon {_figures(epsilon)} at delta {promise.delta:g}{budget}" if epsilon else "nothing spent yet"
     words = words_of(facts.plan)
     worst = " The figure is that of the client that spent most." if facts.changed or not words.shared else ""
-    return f"{who}{unit}, {so_far}; {words.against}.{worst}{_past(promise)}"
+    return f"{prefix}{unit}, {so_far}; {words.against}.{worst}{_past(promise)}"
 
 
 def _past(promise: Promise) -> str:
     """What a change of level leaves behind: it protects later rounds only, and refunds nothing."""
-    said = ""
+    text = ""
     if promise.once_open:
-        said += (
+        text += (
             f" Of these clients {promise.once_open:,} had opted out for some rounds: there is no guarantee for what "
             "was contributed then, only for the other rounds."
         )
     if promise.dismissed:
-        said += (
+        text += (
             f" Of these clients {promise.dismissed:,} changed level and will not be asked: one more round would take "
             "what was spent at all levels past this budget."
         )
-    return said
+    return text
 
 
 def whole(facts: Facts, epsilons: Mapping[str, Epsilons]) -> str:
     """What holds for every client of the federation: no more than the least protected has."""
-    who = "The federation as a whole: "
+    prefix = "The federation as a whole: "
     if facts.unit == "none" and all(promise.standing == "nothing leaves" for promise in facts.promises):
-        return who + "nothing is uploaded, so nothing is spent."
+        return prefix + "nothing is uploaded, so nothing is spent."
     bare = [promise for promise in facts.promises if promise.clients and promise.standing in ("opted out", "no noise")]
     once = sum(promise.once_open for promise in facts.promises if promise not in bare)
     if bare or once:
         why = "have none" if bare and bare[0].standing == "no noise" else "opted out"
         why += ", some of them for a time" if once else ""
         clients = sum(promise.clients for promise in bare) + once
-        return f"{who}no guarantee, because {clients:,} of {facts.clients:,} clients {why}."
+        return f"{prefix}no guarantee, because {clients:,} of {facts.clients:,} clients {why}."
     held = [promise for promise in facts.promises if promise.clients and promise.standing == "protected"]
     known = [(promise, epsilons[promise.level]) for promise in held if epsilons.get(promise.level)]
     if not known:
-        return who + "nothing spent yet."
+        return prefix + "nothing spent yet."
     promise, epsilon = max(known, key=lambda pair: next(iter(pair[1].values())))
     delta = max(each.delta or 0.0 for each, _ in known)
     kind = f"{_UNIT[facts.unit]}, {neighbours(promise, facts.unit)}"
-    return f"{who}{kind}, epsilon {_figures(epsilon)} at delta {delta:g}, that of level '{promise.level}'."
+    return f"{prefix}{kind}, epsilon {_figures(epsilon)} at delta {delta:g}, that of level '{promise.level}'."
 
 
 def guarantees(facts: Facts, epsilons: Mapping[str, Epsilons]) -> list[str]:
@@ -209,11 +209,11 @@ STARVED: Final = 0.1
 """A clip that leaves less of an update's length than this is warned of."""
 
 
-def clipped(kept: float) -> str | None:
+def clipped(ratio: float) -> str | None:
     """A simulation may look at updates before they are clipped, and say how much of them is left."""
-    if kept >= STARVED:
+    if ratio >= STARVED:
         return None
-    share = f"{100 * kept:.2g}%" if kept > 0 else "nothing"
+    share = f"{100 * ratio:.2g}%" if ratio > 0 else "nothing"
     return (
         f"The clip leaves {share} of the updates' length (median over a few clients; simulation only): the shared "
         "model hardly moves. Raise privacy.clip, lower the learning rate, or let Quantile() move the bound."

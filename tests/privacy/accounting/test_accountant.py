@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import TacitError
 from tacit.privacy.accounting import accountant as account
-from tacit.privacy.accounting.accountant import Relation, answer, calibrate, curve, epsilon, most
+from tacit.privacy.accounting.accountant import Relation, answer, calibrate, curve, epsilon, largest_count
 from tacit.privacy.accounting.events import FLOOR, atoms, describe, from_json, to_json
 from tacit.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_multiplier
 from tacit.privacy.accounting.rdp import ORDERS, divergences
@@ -271,7 +271,7 @@ def test_nested_events_reduce_to_the_same_cost() -> None:
         lambda: calibrate(gaussian, math.inf, 1e-5, "add/remove"),
         lambda: calibrate(gaussian, 1.0, 1e-5, "add/remove", times=0),
         lambda: calibrate(lambda z: composed(gaussian(z), gaussian(1.0)), 0.1, 1e-5, "add/remove"),
-        lambda: most(gaussian(1.0), {}, math.nan, 1e-5, "add/remove"),
+        lambda: largest_count(gaussian(1.0), {}, math.nan, 1e-5, "add/remove"),
         lambda: gaussian_delta(-1, 1),
         lambda: gaussian_multiplier(1, 0),
         lambda: gaussian_epsilon(0, 0.1),
@@ -331,25 +331,25 @@ def test_where_delta_covers_the_sampling_the_floor_is_enough() -> None:
 @pytest.mark.parametrize("times", [1, 7, 500])
 def test_what_was_calibrated_for_t_rounds_gets_t_rounds_and_hardly_more(times: int) -> None:
     event = poisson(0.05, calibrate(lambda z: poisson(0.05, z), 2.0, 1e-5, "add/remove", times=times))
-    allowed = most(event, {}, 2.0, 1e-5, "add/remove", ceiling=10_000)
+    allowed = largest_count(event, {}, 2.0, 1e-5, "add/remove", ceiling=10_000)
     assert times <= allowed <= times * 1.01 + 1
     assert epsilon({event: allowed}, 1e-5, "add/remove") <= 2.0 < epsilon({event: allowed + 1}, 1e-5, "add/remove")
     for done in (0, times // 2, times):
-        assert most(event, {event: done}, 2.0, 1e-5, "add/remove", ceiling=10_000) == allowed - done
+        assert largest_count(event, {event: done}, 2.0, 1e-5, "add/remove", ceiling=10_000) == allowed - done
 
 
 def test_an_overspent_budget_allows_nothing_and_a_free_event_everything() -> None:
-    assert most(gaussian(1.0), {gaussian(0.1): 1}, 1.0, 1e-5, "add/remove", ceiling=50) == 0
-    assert most(dp.NonPrivateDpEvent(), {}, 1.0, 1e-5, "add/remove", ceiling=50) == 0
-    assert most(dp.NoOpDpEvent(), {gaussian(9.0): 1}, 1.0, 1e-5, "add/remove", ceiling=50) == 50
-    assert most(gaussian(1e4), {}, 1.0, 1e-5, "add/remove", ceiling=3) == 3
+    assert largest_count(gaussian(1.0), {gaussian(0.1): 1}, 1.0, 1e-5, "add/remove", ceiling=50) == 0
+    assert largest_count(dp.NonPrivateDpEvent(), {}, 1.0, 1e-5, "add/remove", ceiling=50) == 0
+    assert largest_count(dp.NoOpDpEvent(), {gaussian(9.0): 1}, 1.0, 1e-5, "add/remove", ceiling=50) == 50
+    assert largest_count(gaussian(1e4), {}, 1.0, 1e-5, "add/remove", ceiling=3) == 3
 
 
 @few
 @given(st.floats(0.5, 50), st.floats(0.1, 20), st.integers(0, 40))
 def test_most_is_the_last_count_within_budget(z: float, budget: float, before: int) -> None:
     spent = {gaussian(30.0): before}
-    found = most(gaussian(z), spent, budget, 1e-6, "replace", ceiling=10**9)
+    found = largest_count(gaussian(z), spent, budget, 1e-6, "replace", ceiling=10**9)
     assert epsilon(spent | {gaussian(z): found + 1}, 1e-6, "replace") > budget
     assert found == 0 or epsilon(spent | {gaussian(z): found}, 1e-6, "replace") <= budget
 

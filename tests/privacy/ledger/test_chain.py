@@ -16,7 +16,7 @@ from tacit.errors import TacitError
 from tacit.privacy.ledger import chain
 from tacit.privacy.ledger.chain import Head, read_head
 from tacit.privacy.ledger.ledger import Batch, Charge, Ledger
-from tacit.privacy.ledger.sqlite import Kept
+from tacit.privacy.ledger.sqlite import KeptHead
 from tacit.privacy.membership import LevelPeriod
 
 EVENT = dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.4))
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
         for round in range(5):
             ledger.charge_together([Batch(round, [LEVEL, client("a"), client("b", 2)])], ("run-1", round))
         ledger.move({"a": [LevelPeriod(0, "private", True, 3.6, 1e-4), LevelPeriod(3, "open")]})
-        ledger.keep([Kept("server", "run-1", 4, Head(7, "0" * 64))])
+        ledger.keep([KeptHead("server", "run-1", 4, Head(7, "0" * 64))])
     return path
 
 
@@ -337,7 +337,7 @@ def test_a_ledger_of_an_earlier_version_is_read_as_it_is(path: Path, earlier: Pa
     before = earlier.read_bytes()
     with Ledger.read(earlier) as old, Ledger.read(path) as new:
         assert list(old.entries()) == list(new.entries())
-        assert (old.stays(), old.kept(), old.answered()) == ({}, [], [])
+        assert (old.level_periods(), old.kept_heads(), old.answered()) == ({}, [], [])
         found = old.walk()
         assert (found.head, found.older) == (None, 19)
         assert old.older_charges() == 15

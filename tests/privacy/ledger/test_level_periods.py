@@ -69,12 +69,12 @@ def test_an_account_never_shrinks_and_no_round_that_was_asked_takes_it_past_its_
             if purse.settle(round) and purse.exhausted():
                 break
             round_of(purse, round)
-            for name, events in accounts(ledger, ledger.stays()).items():
+            for name, events in accounts(ledger, ledger.level_periods()).items():
                 now = epsilon(events, DELTA, "add/remove")
                 assert now >= spent[name] - 1e-9
                 place = plan.setting.ids.index(name)
                 level = purse.plan.setting.choices.of(place)
-                if purse.plan.asked[place] and level.epsilon is not None:
+                if purse.plan.eligible[place] and level.epsilon is not None:
                     assert epsilon(events, level.delta or 0.0, "add/remove") <= level.epsilon
                 spent[name] = now
 
@@ -91,10 +91,10 @@ def test_a_purse_opened_in_the_middle_goes_on_as_the_one_that_was_there_from_the
                 purse.change([f"c{client}"], level, round)
             round_of(purse, round)
         other = BudgetTracker(planned(), ledger, start)
-        assert (other.settle(start).asked == purse.settle(start).asked).all()
+        assert (other.settle(start).eligible == purse.settle(start).eligible).all()
         assert (other.eligible() == purse.eligible()).all()
         assert other.exhausted() == purse.exhausted()
-        asked, more = purse.plan.asked, ROUNDS - start
+        asked, more = purse.plan.eligible, ROUNDS - start
         assert (other._left[asked].clip(max=more) == purse._left[asked].clip(max=more)).all()
 
 
@@ -104,10 +104,10 @@ def test_clients_with_the_same_history_share_one_account() -> None:
         plan = planned(8000)
         purse = BudgetTracker(plan, ledger)
         round_of(purse, 0)
-        accounting._most.cache_clear()
+        accounting._largest_count.cache_clear()
         purse.change([f"c{k}" for k in range(1, 8000, 4)], "loose", 1)
         round_of(purse, 1)
-        assert accounting._most.cache_info().misses == 1
+        assert accounting._largest_count.cache_info().misses == 1
         (group,) = moved(ledger)
         assert len(group.clients) == 2000
         assert group.line.rounds == 2
@@ -141,9 +141,9 @@ def test_rounds_at_a_level_are_charged_to_who_was_there_and_asked(path: Path) ->
             ledger.charge(round, levels)
         ledger.move({"a": [stay(0, "private"), stay(2, "open"), stay(3, "strict"), stay(5, "strict", asked=False)]})
     with Ledger.read(path) as ledger:
-        assert accounts(ledger, ledger.stays())["a"] == {EVENT["private"]: 2, EVENT["strict"]: 2}
-        assert accounts(ledger, ledger.stays(), until=1)["a"] == {EVENT["private"]: 1}
-        assert accounts(ledger, ledger.stays(), until=4)["a"] == {EVENT["private"]: 2, EVENT["strict"]: 1}
+        assert accounts(ledger, ledger.level_periods())["a"] == {EVENT["private"]: 2, EVENT["strict"]: 2}
+        assert accounts(ledger, ledger.level_periods(), until=1)["a"] == {EVENT["private"]: 1}
+        assert accounts(ledger, ledger.level_periods(), until=4)["a"] == {EVENT["private"]: 2, EVENT["strict"]: 1}
 
 
 def test_what_is_said_later_of_the_same_round_holds() -> None:
@@ -151,17 +151,17 @@ def test_what_is_said_later_of_the_same_round_holds() -> None:
         ledger.move({"a": [stay(0, "private"), stay(3, "open")]})
         ledger.move({"a": [stay(3, "strict")]})
         ledger.move({"a": [stay(3, "open")]})
-        assert ledger.stays() == {"a": (stay(0, "private"), stay(3, "open"))}
+        assert ledger.level_periods() == {"a": (stay(0, "private"), stay(3, "open"))}
 
 
 def test_who_was_where_is_kept(path: Path) -> None:
     with Ledger.open(path) as ledger:
         ledger.charge(0, [Charge("level:strict", "client", "add/remove", EVENT["strict"])])
-        assert ledger.stays() == {}
+        assert ledger.level_periods() == {}
         assert moved(ledger) == []
         ledger.move({"a": [stay(0, "private"), stay(1, "strict")]})
     with Ledger.open(path) as ledger:
-        assert list(ledger.stays()) == ["a"]
+        assert list(ledger.level_periods()) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_who_was_where_is_kept(path: Path) -> None:
 def test_nobody_rewrites_who_was_where(path: Path, attack: str) -> None:
     with Ledger.open(path) as ledger:
         ledger.move({"a": [stay(0, "private"), stay(1, "strict")]})
-        before = ledger.stays()
+        before = ledger.level_periods()
     db = sqlite3.connect(path)
     try:
         db.execute(attack)
@@ -184,7 +184,7 @@ def test_nobody_rewrites_who_was_where(path: Path, attack: str) -> None:
         pass
     db.close()
     with Ledger.read(path) as ledger:
-        assert ledger.stays() == before
+        assert ledger.level_periods() == before
 
 
 def test_a_change_that_fails_half_way_moves_nobody(path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_change_that_fails_half_way_moves_nobody(path: Path) -> None:
         broken = {"a": [stay(0, "private"), stay(1, "strict")], "b": [LevelPeriod(0, None)]}  # type: ignore[arg-type]
         with pytest.raises(TacitError):
             ledger.move(broken)
-        assert ledger.stays() == {}
+        assert ledger.level_periods() == {}
 
 
 def test_the_promise_to_a_client_with_its_own_account_is_that_of_its_last_private_level() -> None:
@@ -226,7 +226,7 @@ def test_members_are_where_they_chose_until_they_change() -> None:
     setting = planned().setting
     members = LevelHistory(setting.choices, setting.ids)
     later = members.after(members.changing(["c1"], "open", 4))
-    assert not members.stays
+    assert not members.periods
     assert [later.at(round)[0].of(1).name for round in (0, 3, 4, 9)] == ["private", "private", "open", "open"]
     assert [later.begun(round).any() for round in (3, 4)] == [False, True]
     gone = later.after(later.dismissing(["c1"], 6))

@@ -102,7 +102,7 @@ def test_every_level_may_have_a_ratio_of_its_own(ratio: dict[str, float], weight
     plan = planned(Grouped(Fixed(1.0), ratio=ratio))
     assert isinstance(grouped(plan).merge, Weighted)
     assert grouped(plan).merge.weights == pytest.approx(weights)  # pyright: ignore[reportAttributeAccessIssue]
-    assert plan.asked.sum() == (1000 if weights[0] == 0 else 2000)
+    assert plan.eligible.sum() == (1000 if weights[0] == 0 else 2000)
     assert [account.scope for account in plan.levels] == ["level:strict", "level:mild"][weights[0] == 0 :]
 
 

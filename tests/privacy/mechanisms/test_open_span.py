@@ -156,7 +156,7 @@ def test_rounds_of_open_clients_alone_ask_charge_and_noise_nobody_private() -> N
     assert found.plan.multipliers == pytest.approx(whole.plan.multipliers)
     for round in range(8):
         report = found.step()
-        assert report.plan.asked[level == 0].any() == (round >= 3)
+        assert report.plan.eligible[level == 0].any() == (round >= 3)
     spent = [entry.round for entry in found.ledger.entries("level:private")]
     assert spent == [3, 4, 5, 6, 7]
     account = found.plan.levels[0]

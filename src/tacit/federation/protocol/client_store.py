@@ -40,7 +40,7 @@ from tacit.core.files import storage, write_atomically
 from tacit.errors import StorageError
 from tacit.federation.protocol.messages import Ask, Rejected, separate
 from tacit.federation.protocol.terms import Terms
-from tacit.privacy.accounting.accountant import Accountant, most
+from tacit.privacy.accounting.accountant import Accountant, largest_count
 from tacit.privacy.ledger import earlier_events
 from tacit.privacy.ledger.chain import Head
 from tacit.privacy.ledger.ledger import Batch, Charge, Ledger
@@ -297,7 +297,7 @@ def _affords(ledger: Ledger, account: Account, accountant: Accountant) -> bool:
         return True
     spent: Counter[Any] = earlier_events.spent(ledger, account.scope)  # of all runs, whoever charged them
     terms = account.epsilon, account.delta, account.relation, accountant
-    return most(account.event, spent, *terms, ceiling=account.count) >= account.count
+    return largest_count(account.event, spent, *terms, ceiling=account.count) >= account.count
 
 
 def _charge(

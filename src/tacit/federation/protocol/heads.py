@@ -18,7 +18,7 @@ from tacit.federation.protocol.client_store import ClientStore
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, Rejected
 from tacit.privacy.ledger.chain import Head, read_head
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.sqlite import Kept
+from tacit.privacy.ledger.sqlite import KeptHead
 
 SERVER: Final = "server"
 _MOST: Final = 200  # heads in a message. Who has an older one refuses once, and tells which.
@@ -35,7 +35,7 @@ class Exchange:
 
     ledger: Ledger
     run: str
-    _heard: list[Kept] = field(default_factory=list)
+    _heard: list[KeptHead] = field(default_factory=list)
     _now: tuple[tuple[int, str], Head] | None = None
 
     def tell(self, ask: Ask, name: str) -> Ask:
@@ -70,7 +70,9 @@ class Exchange:
         kept = self.ledger.last_kept(f"client:{name}", self.run)
         if kept is not None and (answer.refused or answer.kind == "heads"):
             head = kept.head  # only who takes part has found in its ledger what it was told of it
-        self._heard.append(Kept(f"client:{name}", self.run, answer.turn, head, "" if seen is None else str(seen[1])))
+        self._heard.append(
+            KeptHead(f"client:{name}", self.run, answer.turn, head, "" if seen is None else str(seen[1]))
+        )
 
     def keep(self) -> None:
         """What was heard, durably: of each member the last, if it is new."""
@@ -78,7 +80,7 @@ class Exchange:
         self._heard.clear()
         self.ledger.keep(kept for kept in last.values() if self._is_new(kept))
 
-    def _is_new(self, kept: Kept) -> bool:
+    def _is_new(self, kept: KeptHead) -> bool:
         known = self.ledger.last_kept(kept.owner, self.run)
         return known is None or (known.head, known.seen) != (kept.head, kept.seen)
 
@@ -135,7 +137,7 @@ def _server(ledger: Ledger, ask: Ask) -> None:
             f"{heads[-1].serial}): the server was restored from an older copy, or its ledger was changed"
         )
     if kept is None or (kept.turn, kept.head) != (ask.turn, heads[-1]):
-        ledger.keep([Kept(SERVER, ask.run, ask.turn, heads[-1], ask.seen, ask.proof)])
+        ledger.keep([KeptHead(SERVER, ask.run, ask.turn, heads[-1], ask.seen, ask.proof)])
 
 
 def standing(store: ClientStore, reply: Answer) -> Answer:

@@ -36,7 +36,7 @@ __all__ = [
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_multiplier",
-    "most",
+    "largest_count",
     "profile",
     "to_json",
 ]
@@ -133,7 +133,7 @@ def calibrate(
     return _calibrate(family, float(epsilon), float(delta), relation, accountant, int(times), frozenset(beside.items()))
 
 
-def most(
+def largest_count(
     event: "DpEvent",
     spent: Mapping["DpEvent", int],
     epsilon: float,
@@ -149,7 +149,9 @@ def most(
     _check(delta, relation, accountant)
     if not epsilon >= 0:
         raise TacitError(f"a budget of epsilon {epsilon} is not a number of at least 0")
-    return _most(event, frozenset(spent.items()), float(epsilon), delta, relation, accountant, max(int(ceiling), 0))
+    return _largest_count(
+        event, frozenset(spent.items()), float(epsilon), delta, relation, accountant, max(int(ceiling), 0)
+    )
 
 
 def _check(delta: float, relation: str, accountant: str) -> None:
@@ -241,7 +243,7 @@ def _round_up(z: float) -> float:
 
 
 @lru_cache(maxsize=1 << 16)
-def _most(
+def _largest_count(
     event: "DpEvent",
     spent: frozenset[tuple["DpEvent", int]],
     budget: float,

@@ -61,9 +61,9 @@ def risk(profile: Profile) -> Risk:
     deltas = np.clip(profile(epsilons), 0.0, 1.0)
     mu = _gaussian_parameter(epsilons, deltas)
     misses = trade_off(epsilons, deltas, np.array(FALSE_ALARMS))
-    found = 1 - float(trade_off(epsilons, deltas, np.array([0.01]))[0])
+    members_found = 1 - float(trade_off(epsilons, deltas, np.array([0.01]))[0])
     curve = tuple(zip(FALSE_ALARMS, misses.tolist(), strict=True))
-    return Risk(mu, _regret(epsilons, deltas, mu), float(deltas[0]), found, curve)
+    return Risk(mu, _regret(epsilons, deltas, mu), float(deltas[0]), members_found, curve)
 
 
 def gaussian_risk(mu: float) -> Risk:

@@ -99,14 +99,14 @@ class Counts:
         place = bisect_left(self._lengths, steps)
         if place == len(self._lengths):
             raise TacitError(f"private gradients were counted for programs of {self._lengths} steps, not of {steps}")
-        return self._most[place][:steps]
+        return self._largest_programs[place][:steps]
 
     @cached_property
     def _lengths(self) -> list[int]:
         return sorted(self.programs)
 
     @cached_property
-    def _most(self) -> list[tuple[int, ...]]:
+    def _largest_programs(self) -> list[tuple[int, ...]]:
         """For each length: batch by batch, the most of the programs that are no shorter."""
         groups: list[tuple[int, ...]] = []
         for length in reversed(self._lengths):
@@ -115,14 +115,14 @@ class Counts:
         return groups[::-1]
 
 
-def round_event(batches: BatchRule, rows: int, asked: Sequence[int]) -> tuple[Callable[[float], Any], int]:
+def round_event(batches: BatchRule, rows: int, queries: Sequence[int]) -> tuple[Callable[[float], Any], int]:
     """The event of a round as a function of the noise multiplier, and how often it happens; 0 if nothing is asked.
 
     `asked`: private gradients on each batch. Where all batches are asked alike, the event is that of one step.
     """
     from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
 
-    groups = sorted(Counter(times for times in asked if times).items())
+    groups = sorted(Counter(times for times in queries if times).items())
 
     def step(times: int, z: float) -> Any:
         return batches.event(SelfComposedDpEvent(GaussianDpEvent(z), times), rows)

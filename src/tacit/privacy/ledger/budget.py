@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import TacitError
-from tacit.privacy.accounting.accountant import most
+from tacit.privacy.accounting.accountant import largest_count
 from tacit.privacy.ledger.earlier_events import refuse_to_go_on
 from tacit.privacy.ledger.ledger import Budget, Charge, Ledger
-from tacit.privacy.membership import Change, LevelHistory, Rows, Stays, accounts
+from tacit.privacy.membership import Change, LevelHistory, LevelPeriods, Rows, accounts
 from tacit.privacy.plan import Account, Plan
 
 _EVER = 2**31
@@ -37,18 +37,18 @@ class BudgetTracker:
         self._epochs: int | None = getattr(plan.setting.batches, "epochs", None)
         if plan.record is not None:
             refuse_to_go_on(ledger, self._epochs)
-        self._members = LevelHistory(plan.setting.choices, plan.setting.ids, ledger.stays())
+        self._members = LevelHistory(plan.setting.choices, plan.setting.ids, ledger.level_periods())
         self._settled = self._members, start
         self._movers = np.zeros(len(plan.setting.ids), bool)
         self._left = self._at_first(start)
         self._position = {f"client:{name}": k for k, name in enumerate(plan.setting.ids)}
         self._register([*plan.levels])
         if self._members.begun(start).any():
-            self._adopt(start, self._members.stays)
+            self._adopt(start, self._members.periods)
 
     def eligible(self) -> np.ndarray:
         """Clients that may be asked: those of a level with weight, whose own account has a round left."""
-        return self.plan.asked & (self._left > 0)
+        return self.plan.eligible & (self._left > 0)
 
     def exhausted(self) -> str | None:
         """Why no further round may happen, or None. Somebody who changed its level stops nobody but itself."""
@@ -81,7 +81,7 @@ class BudgetTracker:
         known, last = self._settled
         if known is not self._members or (round != last and round in self._members.rounds):
             self._adopt(round, self._members.beginning(round))
-        spent = self._movers & self.plan.asked & (self._left < 1)
+        spent = self._movers & self.plan.eligible & (self._left < 1)
         if spent.any():
             names = [name for name, out in zip(self.plan.setting.ids, spent, strict=True) if out]
             self._write(self._members.dismissing(names, round))
@@ -97,7 +97,7 @@ class BudgetTracker:
             if account.epsilon is None:
                 continue
             place = self._position.get(account.scope)
-            self._left[self._at(account) & self.plan.asked if place is None else place] -= 1
+            self._left[self._at(account) & self.plan.eligible if place is None else place] -= 1
 
     def _due(self, round: int) -> Rows:
         """The changes that were planned for this round. A round that is repeated has them already, or never will."""
@@ -117,7 +117,7 @@ class BudgetTracker:
             self._ledger.move(rows)
             self._members = self._members.after(rows)
 
-    def _adopt(self, round: int, moved: Mapping[str, Stays]) -> None:
+    def _adopt(self, round: int, moved: Mapping[str, LevelPeriods]) -> None:
         """Takes on the levels of a round; the accounts of `moved` are reckoned anew, the others go on."""
         self._settled = self._members, round
         self._whole = self._whole.moved(*self._members.at(round))
@@ -151,7 +151,7 @@ class BudgetTracker:
     def _register(self, accounts: Sequence[Account]) -> None:
         """States promises. That to a client which changed its level stands in its stays."""
         accountant = self.plan.setting.accountant
-        changed = {f"client:{client}" for client in self._members.stays}
+        changed = {f"client:{client}" for client in self._members.periods}
         for a in accounts:
             if not (a.scope in changed and self._ledger.promised(a.scope)):
                 place = self._position.get(a.scope)
@@ -162,7 +162,7 @@ class BudgetTracker:
         """How many more rounds the account can pay for, of so many that may come."""
         if account is None or account.epsilon is None:
             return _EVER
-        events = most(
+        events = largest_count(
             account.event,
             spent,
             account.epsilon,

@@ -88,9 +88,9 @@ def check_ends(db: sqlite3.Connection) -> None:
         last, chained = _last(db, table), cast(object, _chained(db, table))
         if last != chained:
             more = isinstance(chained, int) and last > chained  # whoever writes to the file may write anything
-            what = "rows that its chain does not know" if more else "fewer rows than its chain"
+            surplus = "rows that its chain does not know" if more else "fewer rows than its chain"
             raise TacitError(
-                f"the ledger holds {what} in '{table}': it was changed from outside, and nothing more is charged to "
+                f"the ledger holds {surplus} in '{table}': it was changed from outside, and nothing more is charged to "
                 "it; see `tacit ledger RUN --verify`"
             )
 
@@ -108,10 +108,10 @@ def head(db: sqlite3.Connection) -> Head:
     return Head(*row)
 
 
-def holds(db: sqlite3.Connection, kept: Head) -> bool:
+def holds(db: sqlite3.Connection, head: Head) -> bool:
     """Whether the ledger once had this head: it does as long as it was only ever added to."""
     sql = "SELECT hash FROM chain WHERE serial = ?"
-    return chained(db) and db.execute(sql, (kept.serial,)).fetchone() == (kept.hash,)
+    return chained(db) and db.execute(sql, (head.serial,)).fetchone() == (head.hash,)
 
 
 def since(db: sqlite3.Connection, serial: int) -> list[Head]:
@@ -156,15 +156,15 @@ def walk(db: sqlite3.Connection, before: Walk | None = None) -> Walk:
     return Walk(Head(links[-1][0], links[-1][3]), identity[2], tuple(faults), ends)
 
 
-def _broken(db: sqlite3.Connection, links: list[tuple[int, str, int, str]], done: dict[str, int]) -> Iterator[str]:
+def _broken(db: sqlite3.Connection, links: list[tuple[int, str, int, str]], checked: dict[str, int]) -> Iterator[str]:
     """Goes on from the rows that are `done`, and notes there how far it came."""
     (serial, _, _, digest), *rest = links
     for to, table, last, stored in rest:
         first, n, end = serial + 1, 0, _NONE
-        if table in done:
-            for row, *values in _rows(db, table, done[table], last):
+        if table in checked:
+            for row, *values in _rows(db, table, checked[table], last):
                 n, end, digest = n + 1, row, _next(digest, table, values)
-            done[table] = last
+            checked[table] = last
         if n != to - serial:
             yield f"rows {first} to {to} ({table}): {n} are there where {to - serial} were written"
         elif digest != stored or end != last:

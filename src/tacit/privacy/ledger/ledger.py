@@ -21,7 +21,7 @@ from tacit.errors import StorageError, TacitError
 from tacit.privacy.accounting.events import from_json, to_json
 from tacit.privacy.ledger.sqlite import Chained, connect, connect_to_read
 from tacit.privacy.ledger.statement import Budget, Line, statement
-from tacit.privacy.membership import LevelPeriod, Stays, told
+from tacit.privacy.membership import LevelPeriod, LevelPeriods, latest_periods
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -166,15 +166,15 @@ class Ledger(Chained):
         try:
             return {name: str(digest) for name, digest in json.loads(rows[0][0]).items()} if rows else {}
         except (ValueError, TypeError, AttributeError) as error:
-            what = f"{self._path} does not say which files promise what ({error}): restore the newest copy"
-            raise TacitError(what) from error
+            problem = f"{self._path} does not say which files promise what ({error}): restore the newest copy"
+            raise TacitError(problem) from error
 
-    def move(self, stays: Mapping[str, Sequence[LevelPeriod]]) -> None:
+    def move(self, periods: Mapping[str, Sequence[LevelPeriod]]) -> None:
         """Adds where clients are from which round on, in one transaction. Durable when it returns.
 
         What is said later of the same client and round holds.
         """
-        rows = [(stay, client) for client, periods in stays.items() for stay in periods]
+        rows = [(stay, client) for client, own_periods in periods.items() for stay in own_periods]
         now = time.time()
         with self._transaction() as db:
             (last,) = db.execute("SELECT COALESCE(MAX(serial), 0) FROM stays").fetchone()
@@ -187,13 +187,13 @@ class Ledger(Chained):
                 ],
             )
 
-    def stays(self) -> dict[str, Stays]:
+    def level_periods(self) -> dict[str, LevelPeriods]:
         """Of every client that ever changed its level: at which level it was from which round on, by round."""
         if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'stays'"):
             return {}
         rows = self._query("SELECT client, round, level, asked, epsilon, delta FROM stays ORDER BY serial")
-        return told(
-            (client, LevelPeriod(round, level, bool(asked), *rest)) for client, round, level, asked, *rest in rows
+        return latest_periods(
+            (client, LevelPeriod(round, level, bool(eligible), *rest)) for client, round, level, eligible, *rest in rows
         )
 
     def spent(self, scope: str, since: int = 0, until: int | None = None) -> "Counter[DpEvent]":
@@ -281,8 +281,8 @@ class Ledger(Chained):
         known = self.terms()
         for scope, unit, relation in terms:
             if known.get(scope, (unit, relation)) != (unit, relation):
-                here = " ".join(known[scope])
-                return f"{scope} is kept as {here}, not {unit} {relation}: one scope has one unit and relation"
+                recorded = " ".join(known[scope])
+                return f"{scope} is kept as {recorded}, not {unit} {relation}: one scope has one unit and relation"
         return "the ledger refused a row: a scope has one unit, one relation, and counts above 0"
 
     def _histories(self, where: str, *values: object) -> "dict[str, Counter[DpEvent]]":

@@ -108,7 +108,7 @@ def _remedy(path: str, error: Exception) -> TacitError:
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_NOTADB":
         return TacitError(f"{path} is not a ledger: give another path, or move the file away")
-    for start, what in (
+    for start, remedy in (
         ("SQLITE_FULL", "the disk is full: free some space and resume; nothing of this round was charged or released"),
         ("SQLITE_READONLY", "it cannot be written: make the file and its folder writable"),
         ("SQLITE_CANTOPEN", "it cannot be opened: check that the folder exists and may be written"),
@@ -116,7 +116,7 @@ def _remedy(path: str, error: Exception) -> TacitError:
         ("SQLITE_BUSY", "another process holds it: stop that one first"),
     ):
         if name.startswith(start):
-            return StorageError(f"ledger {path}: {what}")
+            return StorageError(f"ledger {path}: {remedy}")
     return StorageError(f"ledger {path}: {error}; check the disk, then resume")
 
 
@@ -198,9 +198,9 @@ def _triggers(table: str) -> Generator[str]:
             f"BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END"
         )
     # A second insert of a row is ignored here and not left to INSERT OR REPLACE, which deletes without asking triggers.
-    same = " AND ".join(f"{key} = NEW.{key}" for key in _KEYS[table])
+    equal_keys = " AND ".join(f"{key} = NEW.{key}" for key in _KEYS[table])
     yield (
-        f"CREATE TRIGGER {table}_once BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {same}) "
+        f"CREATE TRIGGER {table}_once BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {equal_keys}) "
         f"BEGIN SELECT RAISE(IGNORE); END"
     )
 
@@ -231,7 +231,7 @@ def _value(db: sqlite3.Connection, sql: str) -> object:
     return db.execute(sql).fetchone()[0]
 
 
-class Kept(NamedTuple):
+class KeptHead(NamedTuple):
     """The head of another's ledger, as `owner` told it in a turn of a run.
 
     `seen`: the head of this ledger that the owner had seen by then, as text; `proof`: the owner's seal on its own.
@@ -293,7 +293,7 @@ class Chained:
                 "see `tacit ledger RUN --verify`"
             )
 
-    def keep(self, heads: Iterable[Kept]) -> None:
+    def keep(self, heads: Iterable[KeptHead]) -> None:
         """Adds heads that others told."""
         now = time.time()
         rows = [(k.owner, k.run, k.turn, str(k.head), k.seen, k.proof, now) for k in heads]
@@ -303,18 +303,18 @@ class Chained:
             sql = "INSERT INTO heads (owner, run, turn, head, seen, proof, time) VALUES (?, ?, ?, ?, ?, ?, ?)"
             db.executemany(sql, rows)
 
-    def kept(self, owner: str | None = None, run: str | None = None) -> list[Kept]:
+    def kept_heads(self, owner: str | None = None, run: str | None = None) -> list[KeptHead]:
         """The heads that were told, of all or of some, in the order in which they came."""
         if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'heads'"):
             return []
         sql = "SELECT owner, run, turn, head, seen, proof FROM heads WHERE owner = ifnull(?, owner) "
         rows = self._query(f"{sql} AND run = ifnull(?, run) ORDER BY serial", owner, run)
-        return [_kept(*row) for row in rows]
+        return [_kept_head(*row) for row in rows]
 
-    def last_kept(self, owner: str, run: str) -> Kept | None:
+    def last_kept(self, owner: str, run: str) -> KeptHead | None:
         sql = "SELECT owner, run, turn, head, seen, proof FROM heads WHERE owner = ? AND run = ? "
         rows = self._query(f"{sql} ORDER BY serial DESC LIMIT 1", owner, run)
-        return next((_kept(*row) for row in rows), None)
+        return next((_kept_head(*row) for row in rows), None)
 
     def answered(self, run: str | None = None) -> list[tuple[str, int]]:
         """Runs and turns that were answered, of all runs or of one."""
@@ -330,7 +330,7 @@ class Chained:
 
     def knows(self, run: str) -> bool:
         """Whether a turn of the run was answered, or its head kept."""
-        return bool(self.answered(run) or self.kept(run=run))
+        return bool(self.answered(run) or self.kept_heads(run=run))
 
     @staticmethod
     def _answer(db: sqlite3.Connection, run: str, turn: int) -> bool:
@@ -377,5 +377,5 @@ class Chained:
             return self._db.execute(sql, values).fetchall()
 
 
-def _kept(owner: str, run: str, turn: int, head: str, seen: str, proof: str) -> Kept:
-    return Kept(owner, run, turn, chain.read_head(head), seen, proof)
+def _kept_head(owner: str, run: str, turn: int, head: str, seen: str, proof: str) -> KeptHead:
+    return KeptHead(owner, run, turn, chain.read_head(head), seen, proof)

@@ -10,7 +10,7 @@ from tacit.privacy.accounting.accountant import Answer, Relation, answer, profil
 from tacit.privacy.accounting.events import describe
 from tacit.privacy.accounting.risk import Risk, risk
 from tacit.privacy.ledger.earlier_events import Charged, recomputed, remark
-from tacit.privacy.membership import Stays, accounts, promise
+from tacit.privacy.membership import LevelPeriods, accounts, promise
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -69,7 +69,7 @@ class Moved:
     """The one account of all clients that changed their level in the same way."""
 
     clients: tuple[str, ...]
-    stays: Stays
+    periods: LevelPeriods
     line: Line
 
 
@@ -108,8 +108,8 @@ def _marked(line: Line, charged: Charged, budget: Budget | None) -> Line:
     stated = _price(charged.stated, line.relation, budget)
     if stated[0].epsilon > line.epsilon:
         return _line(line.scope, line.unit, line.relation, charged.stated, budget, line.rounds, *stated)
-    said = remark(stated[0].epsilon, line.epsilon, charged.certain)
-    return replace(line, stated=stated[0].epsilon, words=f"{line.words}; {said}")
+    note = remark(stated[0].epsilon, line.epsilon, charged.certain)
+    return replace(line, stated=stated[0].epsilon, words=f"{line.words}; {note}")
 
 
 def moved(ledger: "Ledger", only: str | None = None, epochs: int | None = None) -> list[Moved]:
@@ -118,29 +118,29 @@ def moved(ledger: "Ledger", only: str | None = None, epochs: int | None = None) 
     Each is the composition of every round charged to the client, told at the (epsilon, delta) of the level it is at,
     or, if it opted out in the end, of its last private one.
     """
-    stays = {client: each for client, each in ledger.stays().items() if only in (None, client)}
+    periods = {client: each for client, each in ledger.level_periods().items() if only in (None, client)}
     alike: dict[Any, list[str]] = {}
-    for client, spent in accounts(ledger, stays, epochs=epochs).items():
-        alike.setdefault((stays[client], frozenset(spent.items())), []).append(client)
+    for client, spent in accounts(ledger, periods, epochs=epochs).items():
+        alike.setdefault((periods[client], frozenset(spent.items())), []).append(client)
     accounts_ = [_moved(ledger, tuple(clients), key[0], Counter(dict(key[1]))) for key, clients in alike.items()]
     return sorted(accounts_, key=lambda each: -len(each.clients))
 
 
-def _moved(ledger: "Ledger", clients: tuple[str, ...], stays: Stays, history: "Counter[DpEvent]") -> Moved:
-    account, last = f"client:{clients[0]}", promise(stays)
+def _moved(ledger: "Ledger", clients: tuple[str, ...], periods: LevelPeriods, history: "Counter[DpEvent]") -> Moved:
+    account, last = f"client:{clients[0]}", promise(periods)
     terms, known = ledger.terms(), ledger.budgets()
-    scope = next((name for name in (account, *(f"level:{stay.level}" for stay in stays)) if name in terms), account)
+    scope = next((name for name in (account, *(f"level:{stay.level}" for stay in periods)) if name in terms), account)
     unit, relation = terms.get(scope, ("client", "add/remove"))
     accountant = known[scope].accountant if scope in known else "pld"
     budget = Budget(account, unit, relation, last.epsilon, last.delta, accountant) if last.delta is not None else None
     rounds = ledger.charged_rounds().get(account, 0) or history.total()
     line = _line(account, unit, relation, history, budget, rounds, *_price(history, relation, budget))
-    return Moved(clients, stays, line)
+    return Moved(clients, periods, line)
 
 
 def _latest(ledger: "Ledger", budgets: Mapping[str, Budget]) -> dict[str, Budget]:
     """What clients that changed their level are promised now, where they have accounts of their own."""
-    promises = {f"client:{client}": promise(stays) for client, stays in ledger.stays().items()}
+    promises = {f"client:{client}": promise(periods) for client, periods in ledger.level_periods().items()}
     return {
         scope: replace(budgets[scope], epsilon=last.epsilon, delta=last.delta)
         for scope, last in promises.items()

@@ -64,8 +64,8 @@ class Certified:
             raise TacitError(f"the slack of a certified solution is {problem.slack}: give a number above 0")
         weight = self.weight.double()
         curvature = problem.curvature.double() * weight
-        found, duals, certified = _solved(problem, self.batch(step), self.bound, curvature)
-        sums = torch.where(certified, weight * found, problem.instead.double())
+        solution, duals, certified = _solved(problem, self.batch(step), self.bound, curvature)
+        sums = torch.where(certified, weight * solution, problem.instead.double())
         noisy = self._with_noise(sums, self.sensitivity(problem))
         return Minimum(noisy.to(problem.centre.dtype), duals.to(problem.start.dtype))
 
@@ -89,13 +89,13 @@ def _solved(problem: ProximalProblem, rows: Batch, bound: float, curvature: Tens
     rule = _rule(problem.loss)
     x, y = clipped_rows(rows, problem, bound)
     record = 1.0 if bound == torch.inf else bound
-    centre, wanted = problem.centre.double(), curvature * (problem.slack * record / 2) ** 2
+    centre, allowed = problem.centre.double(), curvature * (problem.slack * record / 2) ** 2
     margins = x @ centre.T
-    goal = wanted / 2  # solved better than what is asked for, so that rounding does not decide
+    goal = allowed / 2  # solved better than what is asked for, so that rounding does not decide
     duals = ascend(problem.loss, x @ x.T, margins, problem.start.double(), y, rows.mask, curvature, goal)
     duals = torch.where(rows.mask.unsqueeze(-1), rule.feasible(duals, y), 0.0)
     sums = duals.T @ x
-    return sums, duals, certified_gap(rule, x, y, rows.mask, duals, centre + curvature * sums) <= wanted
+    return sums, duals, certified_gap(rule, x, y, rows.mask, duals, centre + curvature * sums) <= allowed
 
 
 def certified_gap(rule: DualLoss, x: Tensor, y: Tensor, mask: Tensor, duals: Tensor, model: Tensor) -> Tensor:

@@ -132,24 +132,24 @@ def compiled_sum(uploads: Uploads, bound: float | Tensor, levels: int) -> Clippe
     clients, limit = len(uploads.level), limit_of(bound, torch.float32)
     parts = [tuple(part.contiguous() for part in _parts(leaf)) for leaf in uploads.leaves.values()]
     totals = {name: torch.empty(levels, *leaf.shape[1:]) for name, leaf in uploads.leaves.items()}
-    made = [torch.empty(_made(leaf)) for leaf in parts]
-    rows = zip(parts, totals.values(), made, strict=True)
+    products = [torch.empty(_product_size(leaf)) for leaf in parts]
+    rows = zip(parts, totals.values(), products, strict=True)
     table = torch.tensor([_row(*row, clients, levels) for row in rows])
     level, real = uploads.level.to(torch.int64).contiguous(), uploads.real.to(torch.bool).contiguous()
     _require(level.shape == real.shape == (clients,) and bool(((level >= 0) & (level < levels)).all()))
     power, factor = torch.empty(clients, dtype=torch.float64), torch.empty(clients)
     numbers = len(parts), clients, levels, float(limit.limit), float(limit.least)
     c_library.call(compiled, "clipped_upload_sum", (table, level, real, power, factor), *numbers)
-    kept = torch.where(factor == 0, 0.0, power.float() * factor.square())
-    return ClippedSum(totals, factor == 1, kept)
+    squares = torch.where(factor == 0, 0.0, power.float() * factor.square())
+    return ClippedSum(totals, factor == 1, squares)
 
 
-def _made(parts: tuple[Tensor, ...]) -> int:
+def _product_size(parts: tuple[Tensor, ...]) -> int:
     """The numbers of one client's product; none of a stored leaf."""
     return parts[0].shape[-1] * parts[1].shape[-1] if len(parts) == 2 else 0
 
 
-def _row(parts: tuple[Tensor, ...], total: Tensor, made: Tensor, clients: int, levels: int) -> list[int]:
+def _row(parts: tuple[Tensor, ...], total: Tensor, product: Tensor, clients: int, levels: int) -> list[int]:
     """A leaf as C reads it: where its parts and totals lie, rows, outputs, inputs. Every size is checked here."""
     if len(parts) == 1:
         numbers = parts[0].numel() // clients
@@ -158,8 +158,10 @@ def _row(parts: tuple[Tensor, ...], total: Tensor, made: Tensor, clients: int, l
     left, right = parts
     rows, outputs, inputs = *left.shape[1:], right.shape[2]
     _require(right.shape == (clients, rows, inputs) and left.shape == (clients, rows, outputs))
-    _require(inputs % _INPUTS == 0 and made.numel() == outputs * inputs and total.numel() == levels * outputs * inputs)
-    return [left.data_ptr(), right.data_ptr(), total.data_ptr(), made.data_ptr(), rows, outputs, inputs]
+    _require(
+        inputs % _INPUTS == 0 and product.numel() == outputs * inputs and total.numel() == levels * outputs * inputs
+    )
+    return [left.data_ptr(), right.data_ptr(), total.data_ptr(), product.data_ptr(), rows, outputs, inputs]
 
 
 def _require(holds: bool) -> None:

@@ -161,6 +161,6 @@ class Quantile:
         return bound * torch.exp(-self.speed * (fraction - self.target))
 
 
-def _positive(what: str, value: float) -> None:
+def _positive(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
-        raise TacitError(f"{what} must be a positive number, not {value}")
+        raise TacitError(f"{name} must be a positive number, not {value}")

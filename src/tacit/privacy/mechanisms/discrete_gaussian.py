@@ -87,8 +87,8 @@ def _accepted(size: int, p: int, words: WordSource) -> NDArray[np.int64]:
     """What is accepted of `size` candidates, in their order."""
     k, drawn = _whole(size, words), words(size)
     j, negative = drawn >> np.uint32(_WORD - p) if p else np.zeros(size, np.uint32), (drawn & np.uint32(1)) == 1
-    kept = np.flatnonzero(_survives(j, p, words, squared=True) & ~(negative & (k == 0) & (j == 0)))
-    k, j, negative = k[kept], j[kept], negative[kept]
+    survivors = np.flatnonzero(_survives(j, p, words, squared=True) & ~(negative & (k == 0) & (j == 0)))
+    k, j, negative = k[survivors], j[survivors], negative[survivors]
     alive = np.ones(len(k), bool)
     for i in range(int(k.max(initial=0))):
         again = np.flatnonzero(alive & (k > i))

@@ -141,8 +141,8 @@ def crowd(setting: CalibrationContext, short: float, times: int | None = None) -
     expected, stay = setting.rate * n, 1 - setting.drop
     if not isinstance(event, PoissonSampledDpEvent):
         return Crowd(expected, max(1, math.floor(_PRESENT * expected * stay)), max(1, math.ceil(expected)))
-    who = _poisson(n, event.sampling_probability * stay, expected, short, _away(setting, times))
-    return who._replace(rate=None, edge=0.0) if setting.drop else who
+    sizes = _poisson(n, event.sampling_probability * stay, expected, short, _away(setting, times))
+    return sizes._replace(rate=None, edge=0.0) if setting.drop else sizes
 
 
 def _away(setting: CalibrationContext, times: int | None) -> float:
@@ -155,10 +155,10 @@ def _away(setting: CalibrationContext, times: int | None) -> float:
 def _poisson(n: int, rate: float, expected: float, short: float, away: float = _AWAY) -> Crowd:
     from scipy.stats import binom
 
-    least, most = max(1, int(binom.ppf(short, n, rate))), max(1, int(binom.isf(short, n, rate)))
+    least, largest = max(1, int(binom.ppf(short, n, rate))), max(1, int(binom.isf(short, n, rate)))
     others = np.arange(math.floor((1 - away) * n) - 1, max(n, 1)).clip(min=0)
-    edge = float(binom.pmf(least - 1, others, rate).max() + binom.sf(most - 1, max(n - 1, 0), rate))
-    return Crowd(expected, least, most, rate, min(edge, 1.0), away)
+    edge = float(binom.pmf(least - 1, others, rate).max() + binom.sf(largest - 1, max(n - 1, 0), rate))
+    return Crowd(expected, least, largest, rate, min(edge, 1.0), away)
 
 
 @checked
@@ -233,35 +233,35 @@ class Distributed(Mechanism):
                 "with a rota no sampling hides who took part, so both figures are one: use budget 'server'"
             )
         level, times = setting.only_level, setting.participations(self.participations)
-        who = crowd(setting, _SHORT[self.budget], times if self.budget == "server" else None)
-        z = self._noise(level, setting, who, times)
-        coding = self._coding(z, setting, who)
-        server, released = _server_event(coding), _released_event(coding, who)
+        sizes = crowd(setting, _SHORT[self.budget], times if self.budget == "server" else None)
+        z = self._noise(level, setting, sizes, times)
+        coding = self._coding(z, setting, sizes)
+        server, released = _server_event(coding), _released_event(coding, sizes)
         plan = Plan(
             self.plan_name,
             self,
             setting,
-            DistributedRelease(coding, setting.upload, who.expected, threshold=self.threshold),
+            DistributedRelease(coding, setting.upload, sizes.expected, threshold=self.threshold),
             relation=ZERO_OUT,
             alone={SkellamDpEvent(coding.share, coding.l2, coding.l1): times},
             project=self.project,
             secure_sum=self.secure_sum,
             multipliers=tuple(z if each is level else 0.0 for each in setting.choices.menu.levels),
-            notes=(*_notes(coding, who), self._error(coding, level, setting, times)),
+            notes=(*_notes(coding, sizes), self._error(coding, level, setting, times)),
         )
         if self.budget == "server":
             return self._against_server(plan, server, released, level, times)
         return self._against_readers(plan, server, released, level, times)
 
-    def _coding(self, z: float, setting: CalibrationContext, who: Crowd) -> Coding:
-        excess = who.most / who.least if self.budget == "server" else 1.0
+    def _coding(self, z: float, setting: CalibrationContext, sizes: Crowd) -> Coding:
+        excess = sizes.most / sizes.least if self.budget == "server" else 1.0
         size = sum(leaf.numel() for leaf in setting.upload.values())
-        return solve((z * self.clip.bound) ** 2 * excess, size, self.clip.bound, self.bits, who.least, who.most)
+        return solve((z * self.clip.bound) ** 2 * excess, size, self.clip.bound, self.bits, sizes.least, sizes.most)
 
-    def _noise(self, level: Level, setting: CalibrationContext, who: Crowd, times: int) -> float:
+    def _noise(self, level: Level, setting: CalibrationContext, sizes: Crowd, times: int) -> float:
         def event_of(z: float) -> Any:
-            coding = self._coding(z, setting, who)
-            return _server_event(coding) if self.budget == "server" else _released_event(coding, who)
+            coding = self._coding(z, setting, sizes)
+            return _server_event(coding) if self.budget == "server" else _released_event(coding, sizes)
 
         often = times if self.budget == "server" else setting.rounds
         try:
@@ -291,7 +291,7 @@ class Distributed(Mechanism):
             notes=(
                 f"noise calibrated for {times} participations of one client",
                 *plan.notes,
-                f"against those who see only released models, and not who took part: {_said(figure, level)} after "
+                f"against those who see only released models, and not who took part: {_in_words(figure, level)} after "
                 f"{rounds:,} rounds",
             ),
         )
@@ -299,11 +299,11 @@ class Distributed(Mechanism):
     def _by_rota(self, plan: Plan, account: Account, times: int) -> Plan:
         """Who is asked when is public and nobody often: what released models tell is no more than the server knows."""
         ids = plan.setting.ids
-        said = (
+        note = (
             f"noise calibrated for {times} participations of one client, which is never asked more often; no sampling "
             "is credited, and the figure holds against those who see only released models, too"
         )
-        return replace(plan, client=_for_each(account, ids), notes=(said, *plan.notes))
+        return replace(plan, client=_for_each(account, ids), notes=(note, *plan.notes))
 
     def _against_readers(self, plan: Plan, server: Any, released: Any, level: Level, times: int) -> Plan:
         ids = plan.setting.ids
@@ -313,8 +313,8 @@ class Distributed(Mechanism):
         def beside(cohort: np.ndarray) -> Sequence[Account]:
             return [replace(account, scope=f"server:{ids[k]}", event=server, epsilon=None) for k in cohort]
 
-        said = f"against the server, which knows who took part: {_said(figure, level)} after {times} participations"
-        return replace(plan, levels=(account,), beside=beside, notes=(*plan.notes, said))
+        note = f"against the server, which knows who took part: {_in_words(figure, level)} after {times} participations"
+        return replace(plan, levels=(account,), beside=beside, notes=(*plan.notes, note))
 
     def _error(self, coding: Coding, level: Level, setting: CalibrationContext, times: int) -> str:
         """What shares, rounding and this accounting cost beside a trusted server's Gaussian noise."""
@@ -364,22 +364,22 @@ def _server_event(coding: Coding) -> SkellamDpEvent:
     return SkellamDpEvent(coding.share * coding.least, coding.l2, coding.l1)
 
 
-def _released_event(coding: Coding, who: Crowd) -> SkellamDpEvent | SampledSkellamDpEvent:
-    if who.rate is None:
+def _released_event(coding: Coding, sizes: Crowd) -> SkellamDpEvent | SampledSkellamDpEvent:
+    if sizes.rate is None:
         return SkellamDpEvent(coding.share * coding.most, coding.l2, coding.l1)
-    return SampledSkellamDpEvent(who.rate, who.edge, coding.share * coding.most, coding.l2, coding.l1)
+    return SampledSkellamDpEvent(sizes.rate, sizes.edge, coding.share * coding.most, coding.l2, coding.l1)
 
 
-def _notes(coding: Coding, who: Crowd) -> tuple[str, ...]:
-    sampled = f"sampling is credited as long as no more than {who.away:.0%} of the clients are away or spent"
+def _notes(coding: Coding, sizes: Crowd) -> tuple[str, ...]:
+    sampled = f"sampling is credited as long as no more than {sizes.away:.0%} of the clients are away or spent"
     return (
         f"uploads are integers of {coding.bits} bits; the chance that a round's sum wraps around anywhere is at most "
         f"{coding.wraps():.1g}",
-        f"noise shares are sized for {who.least} of {who.expected:.4g} expected clients, and topped up to "
-        f"{who.most} shares by the server; a round with fewer clients is discarded, and charged",
-        *([sampled] if who.rate is not None and who.away < 1 else []),
+        f"noise shares are sized for {sizes.least} of {sizes.expected:.4g} expected clients, and topped up to "
+        f"{sizes.most} shares by the server; a round with fewer clients is discarded, and charged",
+        *([sampled] if sizes.rate is not None and sizes.away < 1 else []),
     )
 
 
-def _said(epsilon: float, level: Level) -> str:
+def _in_words(epsilon: float, level: Level) -> str:
     return f"epsilon {math.ceil(epsilon * 100) / 100:.2f} at delta {level.delta:g} (client-level, zero-out, RDP)"

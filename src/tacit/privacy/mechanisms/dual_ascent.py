@@ -36,13 +36,13 @@ _CENTRING, _TO_THE_WALL = 0.1, 0.99
 
 
 def ascend(
-    loss: str, gram: Tensor, margins: Tensor, start: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, wanted: Tensor
+    loss: str, gram: Tensor, margins: Tensor, start: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, allowed: Tensor
 ) -> Tensor:
     """alpha [rows, columns] of a gap of at most `wanted`, all columns together, or after so many passes.
 
     All in double precision: `gram` [rows, rows], `margins` at the centre, `start` and `y` [rows, columns].
     """
-    return _ascend(loss, gram, margins, start, y, mask, curvature, wanted)
+    return _ascend(loss, gram, margins, start, y, mask, curvature, allowed)
 
 
 def gap_of(rule: DualLoss, margins: Tensor, alpha: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -53,40 +53,40 @@ def gap_of(rule: DualLoss, margins: Tensor, alpha: Tensor, y: Tensor, mask: Tens
 
 @torch.library.custom_op("tacit::dual_ascent", mutates_args=())
 def _ascend(
-    loss: str, gram: Tensor, margins: Tensor, start: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, wanted: Tensor
+    loss: str, gram: Tensor, margins: Tensor, start: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, allowed: Tensor
 ) -> Tensor:
-    one = (each.unsqueeze(0) for each in (gram, margins, start, y, mask, curvature, wanted))
-    return _many(loss, *one).squeeze(0)
+    one = (each.unsqueeze(0) for each in (gram, margins, start, y, mask, curvature, allowed))
+    return _ascend_all(loss, *one).squeeze(0)
 
 
-def _vmap(info: Any, in_dims: tuple[int | None, ...], loss: str, *given: Tensor) -> tuple[Tensor, int]:
-    many = (
+def _vmap(info: Any, in_dims: tuple[int | None, ...], loss: str, *operands: Tensor) -> tuple[Tensor, int]:
+    batched = (
         each.movedim(dim, 0) if dim is not None else each.expand(info.batch_size, *each.shape)
-        for each, dim in zip(given, in_dims[1:], strict=True)
+        for each, dim in zip(operands, in_dims[1:], strict=True)
     )
-    return _many(loss, *many), 0
+    return _ascend_all(loss, *batched), 0
 
 
 register_vmap(_ascend, _vmap)
 
 
-def _many(
-    loss: str, gram: Tensor, margins: Tensor, start: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, wanted: Tensor
+def _ascend_all(
+    loss: str, gram: Tensor, margins: Tensor, start: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, allowed: Tensor
 ) -> Tensor:
     """The same for many clients, their dimension first: each from its own rows alone."""
     rule = LOSSES[loss]
     alpha = torch.where(mask.unsqueeze(-1) & start.isfinite(), rule.feasible(start, y), 0.0).contiguous()
-    given = gram, margins, y, mask, curvature, wanted
+    problem = gram, margins, y, mask, curvature, allowed
     if not isinstance(rule, SmoothHinge):
-        return _in_torch(rule, *given, alpha)
-    alpha = _in_c(rule.smooth, *given, alpha) if library() is not None else _in_torch(rule, *given, alpha)
+        return _in_torch(rule, *problem, alpha)
+    alpha = _in_c(rule.smooth, *problem, alpha) if library() is not None else _in_torch(rule, *problem, alpha)
     reached = margins + curvature.reshape(-1, 1, 1) * (gram @ alpha)
-    short = ~(gap_of(rule, reached, alpha, y, mask) <= wanted)
+    short = ~(gap_of(rule, reached, alpha, y, mask) <= allowed)
     for k in (place for place in range(len(short)) if bool(short[place])):
         for column in range(y.shape[2]):
-            kept = mask[k] & (y[k, :, column] != 0)
-            own = gram[k][kept][:, kept], margins[k, kept, column], y[k, kept, column]
-            alpha[k, kept, column] = interior(rule, *own, curvature[k], wanted[k] / (2 * y.shape[2]))
+            present = mask[k] & (y[k, :, column] != 0)
+            column_problem = gram[k][present][:, present], margins[k, present, column], y[k, present, column]
+            alpha[k, present, column] = interior(rule, *column_problem, curvature[k], allowed[k] / (2 * y.shape[2]))
     return alpha
 
 
@@ -122,13 +122,13 @@ class _Box(NamedTuple):
         return _OnPath(now.alpha + far * move, now.below + far * below, now.above + far * above)
 
 
-def interior(rule: SmoothHinge, gram: Tensor, margins: Tensor, y: Tensor, curvature: Tensor, wanted: Tensor) -> Tensor:
+def interior(rule: SmoothHinge, gram: Tensor, margins: Tensor, y: Tensor, curvature: Tensor, allowed: Tensor) -> Tensor:
     """alpha [rows] of one column of one client, of whose rows all take part: by Newton steps along the central path."""
     box, ones = _Box(curvature * gram, margins, y, *rule.bounds(y), rule.smooth), torch.ones_like(y)
     now, real = _OnPath((box.low + box.high) / 2, ones, ones), ones.bool()[:, None]
     for _ in range(_NEWTON_STEPS if len(y) else 0):
         reached = margins + box.hessian @ now.alpha
-        if bool(gap_of(rule, reached[:, None], now.alpha[:, None], y[:, None], real[:, 0]) <= wanted):
+        if bool(gap_of(rule, reached[:, None], now.alpha[:, None], y[:, None], real[:, 0]) <= allowed):
             break
         now = box.step(now)
     return now.alpha
@@ -146,14 +146,21 @@ def _to_zero(value: Tensor, step: Tensor) -> float:
 
 
 def _in_torch(
-    rule: DualLoss, gram: Tensor, margins: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, wanted: Tensor, a: Tensor
+    rule: DualLoss,
+    gram: Tensor,
+    margins: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    curvature: Tensor,
+    allowed: Tensor,
+    a: Tensor,
 ) -> Tensor:
     """One row after the other, all clients at once; whoever has its gap already stays as it is."""
     q = curvature.reshape(-1, 1, 1)
     slopes = (q.squeeze(-1) * gram.diagonal(dim1=1, dim2=2)).clamp(min=torch.finfo(gram.dtype).tiny).unsqueeze(-1)
     now = margins + q * (gram @ a)
     for _ in range(_SLOW_PASSES):
-        going = (gap_of(rule, now, a, y, mask) > wanted).unsqueeze(-1)
+        going = (gap_of(rule, now, a, y, mask) > allowed).unsqueeze(-1)
         if not bool(going.any()):
             break
         for i in range(gram.shape[1]):
@@ -165,13 +172,13 @@ def _in_torch(
 
 
 def _in_c(
-    smooth: float, gram: Tensor, margins: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, wanted: Tensor, a: Tensor
+    smooth: float, gram: Tensor, margins: Tensor, y: Tensor, mask: Tensor, curvature: Tensor, allowed: Tensor, a: Tensor
 ) -> Tensor:
-    found = library()
-    assert found is not None, "asked before"
+    compiled = library()
+    assert compiled is not None, "asked before"
     clients, rows, columns = a.shape
     known = [each.double().contiguous() for each in (gram, margins, y)]
-    numbers = [each.double().contiguous() for each in (curvature, wanted)]
+    numbers = [each.double().contiguous() for each in (curvature, allowed)]
     real = mask.to(torch.bool).contiguous()
     assert known[0].shape == (clients, rows, rows)
     assert known[1].shape == known[2].shape == a.shape
@@ -179,7 +186,7 @@ def _in_c(
     assert numbers[0].shape == numbers[1].shape == (clients,)
     scratch = torch.empty(columns, rows, dtype=torch.float64), torch.empty(rows, dtype=torch.int64)
     pointers = (*known, real, *numbers, a, *scratch)
-    c_library.call(found, "dual_ascent", pointers, clients, rows, columns, PASSES, smooth)
+    c_library.call(compiled, "dual_ascent", pointers, clients, rows, columns, PASSES, smooth)
     return a
 
 

@@ -78,8 +78,8 @@ class Counted:
 
     def by_batch(self, steps: int) -> tuple[int, ...]:
         """How often each batch of a program of so many steps was asked. A batch has two names: step 2 of 3 is -1."""
-        asked = Counter(step % steps for step in self.calls)
-        return tuple(asked[step] for step in range(steps))
+        queries = Counter(step % steps for step in self.calls)
+        return tuple(queries[step] for step in range(steps))
 
 
 def plain(
@@ -167,14 +167,14 @@ def ghost(
     for size in sizes:
         keep = keep & (size < torch.finfo(size.dtype).tiny ** -0.5)
     weight = torch.where(keep, factor, 0.0)
-    total = tree.each(lambda leaf: weighted_sum(weight, _kept(leaf, keep)), rest)
+    total = tree.each(lambda leaf: weighted_sum(weight, _mask_examples(leaf, keep)), rest)
     for layer in layers:
-        g = _kept(outer[layer.weight] * factor.unsqueeze(-1), keep)
-        total[layer.weight] = g.T @ _kept(inner[layer.weight], keep)
+        g = _mask_examples(outer[layer.weight] * factor.unsqueeze(-1), keep)
+        total[layer.weight] = g.T @ _mask_examples(inner[layer.weight], keep)
         if layer.bias is not None:
             total[layer.bias] = g.sum(0)
     for table in tables:
-        g = _kept(added_up[table.weight] * factor[:, None, None], keep)
+        g = _mask_examples(added_up[table.weight] * factor[:, None, None], keep)
         empty, tokens = torch.zeros_like(params[table.weight]), inner[table.weight].flatten()
         total[table.weight] = empty.index_add(0, tokens, g.flatten(0, 1))
     return {name: total[name] for name in params}
@@ -210,9 +210,9 @@ class Table(NamedTuple):
     def add_up(self, tokens: Tensor, g: Tensor) -> Tensor:
         """[examples, places, width]: at a token's first place its gradients of all places, at the others zero."""
         places = g.flatten(1, -2)
-        same = tokens.unsqueeze(-1) == tokens.unsqueeze(-2)
-        first = ~same.tril(-1).any(-1) & (tokens != self.padding)
-        return torch.where(first.unsqueeze(-1), same.to(g.dtype) @ places, 0.0)
+        equal = tokens.unsqueeze(-1) == tokens.unsqueeze(-2)
+        first = ~equal.tril(-1).any(-1) & (tokens != self.padding)
+        return torch.where(first.unsqueeze(-1), equal.to(g.dtype) @ places, 0.0)
 
 
 def linear_layers(losses: Losses, params: Tree, x: Tensor, y: Tensor) -> list[Layer]:
@@ -285,6 +285,6 @@ def _square(leaf: Tensor) -> Tensor:
     return leaf.flatten(1).square().sum(1) if leaf.dim() > 1 else leaf.square()
 
 
-def _kept(leaf: Tensor, keep: Tensor) -> Tensor:
+def _mask_examples(leaf: Tensor, keep: Tensor) -> Tensor:
     """Zero where an example is left out: not even NaN gets through."""
     return torch.where(keep.reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, 0.0)

@@ -82,22 +82,22 @@ class GroupedRelease(ClippedRelease):
         return bit, torch.where(opted_out, power, 0.0)
 
     def decode(self, state: Tree, totals: Totals, noise: noises.Noise) -> tuple[Shared, Tree]:
-        bits, asked = torch.zeros((), dtype=torch.float64), 0.0
+        bits, expected_bits = torch.zeros((), dtype=torch.float64), 0.0
         released: list[Released | None] = []
         for j, (z, expected) in enumerate(zip(self.multipliers, self.expected, strict=True)):
             if expected == 0 or not self.merge.asks(j):
                 released.append(None)
                 continue
             released.append(self._mean(j, float(state["bound"]), totals, noise))
-            bits, asked = bits + self._bits(z, totals.bit[j].double(), noise), asked + expected
+            bits, expected_bits = bits + self._bits(z, totals.bit[j].double(), noise), expected_bits + expected
         power = self._power(totals, state["bound"])
         released, directions = self.span.apply(tree.strip("span", state), released)
         weights, memory = self.merge.weigh(tree.strip("merge", state), released, power)
         mean = tree.each(lambda leaf: torch.zeros_like(leaf[0], dtype=self.exact), totals.body)
         for weight, level in zip(to_list(weights), released, strict=True):
             mean = mean if level is None else tree.axpy(weight, level.mean, mean)
-        kept = tree.prefix("merge", memory) | tree.prefix("span", directions)
-        return tree.split(mean), self.move_bound(state, bits, asked) | kept
+        memory_left = tree.prefix("merge", memory) | tree.prefix("span", directions)
+        return tree.split(mean), self.move_bound(state, bits, expected_bits) | memory_left
 
     def _mean(self, j: int, bound: float, totals: Totals, noise: noises.Noise) -> Released:
         total, std = tree.each(lambda leaf: leaf[j], totals.body), self.ratios[j] * bound

@@ -89,7 +89,7 @@ class Coding:
         return min(1.0, 2 * self.padded * math.exp(min(log_chance + conditioned, 0.0)))
 
 
-def solve(variance: float, size: int, bound: float, bits: int, least: int, most: int) -> Coding:
+def solve(variance: float, size: int, bound: float, bits: int, least: int, largest: int) -> Coding:
     """The finest scale that `bits` allow for uploads of `size` numbers.
 
     `variance`: that of `most` noise shares together, in the units of an upload (the paper's mu).
@@ -99,13 +99,13 @@ def solve(variance: float, size: int, bound: float, bits: int, least: int, most:
         raise TacitError(f"bits must lie between 1 and {_MOST_BITS}, not {bits}: 16 to 20 are usual")
     j = padded(size)
     deviations = math.sqrt(2 * math.log(2 * j / WRAP))
-    room = (2.0**bits / (2 * deviations)) ** 2 - most / 4
+    room = (2.0**bits / (2 * deviations)) ** 2 - largest / 4
     if room <= 0:
         raise TacitError(
-            f"{bits} bits cannot hold a sum of {most} rounded uploads: use at least {_bits(deviations, most)}"
+            f"{bits} bits cannot hold a sum of {largest} rounded uploads: use at least {_bits(deviations, largest)}"
         )
-    scale = math.sqrt(room / ((bound * most) ** 2 / j + variance))
-    return Coding(size, bits, bound, scale, scale**2 * variance / most, least, most)
+    scale = math.sqrt(room / ((bound * largest) ** 2 / j + variance))
+    return Coding(size, bits, bound, scale, scale**2 * variance / largest, least, largest)
 
 
 def _bits(deviations: float, clients: int) -> int:

@@ -76,8 +76,8 @@ def _place(vector: Tensor, bound: Tensor, multiplier: Tensor) -> Tensor:
     scaled = vector.double() * (limit / bound.unsqueeze(-1))
     scaled = torch.where(scaled.isfinite(), scaled, 0.0)
     nearest, inward = (torch.clamp(whole.long(), -limit, limit) for whole in (_cut(scaled.round()), _cut(scaled)))
-    kept = torch.where(_fits(inward, limit), inward, 0)
-    return torch.where(_fits(nearest, limit), nearest, kept).int()
+    safe = torch.where(_fits(inward, limit), inward, 0)
+    return torch.where(_fits(nearest, limit), nearest, safe).int()
 
 
 def _cut(values: Tensor) -> Tensor:
@@ -90,11 +90,11 @@ def _fits(integers: Tensor, limit: Tensor) -> Tensor:
 
     Squares are summed in two halves of 26 bits: exact in int64 for up to 2^36 coordinates.
     """
-    squares, most = integers.square(), limit.square()
+    squares, largest = integers.square(), limit.square()
     low = (squares & _LOW).sum(-1, keepdim=True)
     high = (squares >> LARGEST).sum(-1, keepdim=True) + (low >> LARGEST)
-    top = most >> LARGEST
-    return (high < top) | ((high == top) & ((low & _LOW) <= (most & _LOW)))
+    top = largest >> LARGEST
+    return (high < top) | ((high == top) & ((low & _LOW) <= (largest & _LOW)))
 
 
 def fits(integers: Tensor, multiplier: float) -> bool:
@@ -117,13 +117,13 @@ def log_stds(multiplier: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("tacit::lattice_of", mutates_args=())
-def _each(multiplier: Tensor, what: str) -> Tensor:
-    numbers = [getattr(lattice(each), what) for each in to_list(multiplier.double().flatten())]
+def _each(multiplier: Tensor, name: str) -> Tensor:
+    numbers = [getattr(lattice(each), name) for each in to_list(multiplier.double().flatten())]
     return torch.tensor(numbers, dtype=torch.int64, device=multiplier.device).reshape(multiplier.shape)
 
 
-def _each_vmap(_info: Any, in_dims: tuple[int | None, ...], multiplier: Tensor, what: str) -> tuple[Tensor, int | None]:
-    return _each(multiplier, what), in_dims[0]
+def _each_vmap(_info: Any, in_dims: tuple[int | None, ...], multiplier: Tensor, name: str) -> tuple[Tensor, int | None]:
+    return _each(multiplier, name), in_dims[0]
 
 
 def _place_vmap(

@@ -47,8 +47,8 @@ class LevelRatios:
         ratios = self._of_levels(setting)
         raw = [r * n for r, n in zip(ratios, setting.counts, strict=True)]
         if not sum(raw) and setting.asked is None:
-            who = "no client opted out" if self.ratio == 0 else "every level that clients chose has ratio 0"
-            raise TacitError(f"ratio 0 asks nobody, because {who}: choose a ratio above 0")
+            reason = "no client opted out" if self.ratio == 0 else "every level that clients chose has ratio 0"
+            raise TacitError(f"ratio 0 asks nobody, because {reason}: choose a ratio above 0")
         return Weighted(tuple(weight / (sum(raw) or 1.0) for weight in raw)), self._without_effect(setting, ratios)
 
     def _optimal(self, setting: CalibrationContext, horizon: float | None) -> tuple[Merge, tuple[str, ...]]:

@@ -88,22 +88,22 @@ class Optimal:
         return self.clients[level] > 0
 
     def weigh(self, state: Tree, released: Sequence[Released | None], power: Tensor) -> tuple[Tensor, Tree]:
-        here = [j for j, level in enumerate(released) if level is not None]
+        present = [j for j, level in enumerate(released) if level is not None]
         levels = [level for level in released if level is not None]
-        state = self._remember(state, here, levels, power)
-        clients = torch.tensor(self.clients, dtype=torch.float64)[here]
-        known = Known(*(state[name][here] for name in ("means", "seen", "spread", "power")))
+        state = self._remember(state, present, levels, power)
+        clients = torch.tensor(self.clients, dtype=torch.float64)[present]
+        known = Known(*(state[name][present] for name in ("means", "seen", "spread", "power")))
         gaps = euclidean(known.gaps().maximum(by_chance(known.between(levels), clients)))
         variance = torch.stack([_variance(level, power) for level, power in zip(levels, known.power, strict=True)])
         weights = torch.zeros(len(released), dtype=torch.float64)
-        weights[here] = best_weights(clients / clients.sum(), gaps * self.horizon, variance)
+        weights[present] = best_weights(clients / clients.sum(), gaps * self.horizon, variance)
         return weights, state | {"weights": weights}
 
-    def _remember(self, state: Tree, here: list[int], levels: Sequence[Released], power: Tensor) -> Tree:
+    def _remember(self, state: Tree, present: list[int], levels: Sequence[Released], power: Tensor) -> Tree:
         """Running sums with this round in them; levels that released nothing keep theirs."""
         now, fresh = {name: leaf.clone() for name, leaf in state.items()}, 1 - self.memory
         now.setdefault("means", torch.zeros(len(self.clients), tree.size(levels[0].mean)))
-        for j, level in zip(here, levels, strict=True):
+        for j, level in zip(present, levels, strict=True):
             now["seen"][j] += fresh * (1 - now["seen"][j])
             now["power"][j] += fresh * (power.double() - now["power"][j])
             variance = _variance(level, now["power"][j] / now["seen"][j])
@@ -118,9 +118,9 @@ class Known:
     `seen` is the weight that the rounds so far have in a running sum.
     """
 
-    def __init__(self, means: Tensor, seen: Tensor, spread: Tensor, power: Tensor) -> None:
-        self.means = means.double() / seen.unsqueeze(1)
-        self.spread, self.power = spread / seen.square(), power / seen
+    def __init__(self, means: Tensor, rounds: Tensor, spread: Tensor, power: Tensor) -> None:
+        self.means = means.double() / rounds.unsqueeze(1)
+        self.spread, self.power = spread / rounds.square(), power / rounds
 
     def gaps(self) -> Tensor:
         """Squared distances between the true means, without bias: some may come out negative."""
@@ -158,23 +158,23 @@ def best_weights(shares: Tensor, gaps: Tensor, variance: Tensor) -> Tensor:
     `gaps[i, j]`: squared distance of the true means of levels i and j. With d = w - shares, which sums to zero, the
     squared bias |sum_j d_j mu_j|^2 is -d.gaps.d / 2.
     """
-    kept = list(range(len(shares)))
+    active = list(range(len(shares)))
     while True:
-        weights = _on_the_plane(shares, gaps, variance, kept)
-        if bool((weights >= 0).all()) or len(kept) == 1:
+        weights = _on_the_plane(shares, gaps, variance, active)
+        if bool((weights >= 0).all()) or len(active) == 1:
             return weights.clamp(min=0) / weights.clamp(min=0).sum()
-        kept.remove(min(kept, key=lambda j: float(weights[j])))
+        active.remove(min(active, key=lambda j: float(weights[j])))
 
 
-def _on_the_plane(shares: Tensor, gaps: Tensor, variance: Tensor, kept: list[int]) -> Tensor:
+def _on_the_plane(shares: Tensor, gaps: Tensor, variance: Tensor, active: list[int]) -> Tensor:
     """The stationary point with sum one, where only the kept levels have weight (Lagrange's equations)."""
     quadratic = torch.diag(variance) - gaps / 2
-    system = torch.zeros(len(kept) + 1, len(kept) + 1, dtype=shares.dtype)
-    system[:-1, :-1] = 2 * quadratic[kept][:, kept]
+    system = torch.zeros(len(active) + 1, len(active) + 1, dtype=shares.dtype)
+    system[:-1, :-1] = 2 * quadratic[active][:, active]
     system[:-1, -1] = system[-1, :-1] = 1
-    right = torch.cat([(-gaps @ shares)[kept], torch.ones(1, dtype=shares.dtype)])
+    right = torch.cat([(-gaps @ shares)[active], torch.ones(1, dtype=shares.dtype)])
     weights = torch.zeros_like(shares)
-    weights[kept] = least_squares(system, right.unsqueeze(-1))[:-1, 0]
+    weights[active] = least_squares(system, right.unsqueeze(-1))[:-1, 0]
     return weights
 
 

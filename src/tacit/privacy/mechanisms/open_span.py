@@ -74,10 +74,10 @@ class OpenSpan:
         flat = tree.flatten(level.mean).double()
         inside = basis.project(flat)
         moved = inside + self.rest * (flat - inside)
-        size, kept = len(flat), basis.dimension
-        share = (kept + self.rest**2 * (size - kept)) / size
-        like = next(iter(level.mean.values())).dtype
-        return Released(tree.unflatten(moved.to(like), level.mean), level.noise * share, level.expected)
+        size, dimension = len(flat), basis.dimension
+        share = (dimension + self.rest**2 * (size - dimension)) / size
+        dtype = next(iter(level.mean.values())).dtype
+        return Released(tree.unflatten(moved.to(dtype), level.mean), level.noise * share, level.expected)
 
 
 class Span:
@@ -85,8 +85,8 @@ class Span:
 
     def __init__(self, rows: Tensor, gram: Tensor) -> None:
         values, vectors = eigenvectors(gram)
-        kept = values > _TINY * values.max()
-        self.rows, self.vectors, self.values = rows, vectors[:, kept], values[kept]
+        significant = values > _TINY * values.max()
+        self.rows, self.vectors, self.values = rows, vectors[:, significant], values[significant]
 
     @property
     def dimension(self) -> int:
@@ -94,5 +94,5 @@ class Span:
 
     def project(self, vector: Tensor) -> Tensor:
         """Q Q^T of it."""
-        seen = self.vectors @ ((self.vectors.T @ (self.rows @ vector)) / self.values)
-        return self.rows.T @ seen
+        coordinates = self.vectors @ ((self.vectors.T @ (self.rows @ vector)) / self.values)
+        return self.rows.T @ coordinates

@@ -82,8 +82,8 @@ class MaskedSum(NamedTuple):
 class Inadmissible(TacitError):
     """A received message that no honest client can have sent. `reason` is a word, to be counted."""
 
-    def __init__(self, reason: Literal["huge", "shape"], what: str) -> None:
-        super().__init__(what)
+    def __init__(self, reason: Literal["huge", "shape"], message: str) -> None:
+        super().__init__(message)
         self.reason: Literal["huge", "shape"] = reason
 
 
@@ -132,9 +132,9 @@ class Release(ABC):
     def admit(self, state: Tree, message: Message, template: Tree, level: int) -> Message:
         """A received message as it enters the sum, or `Inadmissible`. Its body has `template`'s leaves, all finite."""
         known = self.read(state, message.body, torch.tensor(level))
-        most = self.largest_norm(state, max(tree.size(message.body), 1))
-        if not float(tree.norm(tree.each(lambda leaf: leaf.double(), known))) <= most:
-            raise Inadmissible("huge", f"a norm above {most:g}")
+        largest = self.largest_norm(state, max(tree.size(message.body), 1))
+        if not float(tree.norm(tree.each(lambda leaf: leaf.double(), known))) <= largest:
+            raise Inadmissible("huge", f"a norm above {largest:g}")
         return message
 
     def wire(self, body: Tree) -> Tree:
@@ -230,9 +230,9 @@ class ClippedRelease(Release):
         bit = inside.to(torch.float32) - BIT
         return bit if self.clip.bit_std(1.0) else torch.zeros_like(bit)
 
-    def move_bound(self, state: Tree, bits: Tensor, asked: float) -> Tree:
+    def move_bound(self, state: Tree, bits: Tensor, clients: float) -> Tree:
         """The next bound, from the noisy sum of bits of so many clients in expectation."""
-        return {"bound": self.clip.move(state["bound"], 0.5 + bits / asked)} if asked else state
+        return {"bound": self.clip.move(state["bound"], 0.5 + bits / clients)} if clients else state
 
 
 def add_noise_to_bit(total: Tensor, ratio: Tensor, noise: Noise) -> Tensor:
