@@ -99,11 +99,9 @@ def pairs_of(result: Result, method: Ditto) -> dict[str, np.ndarray]:
 def make(bench: Runner) -> list[Part]:
     """Runs what is missing with `--full`; without it shows what there is."""
     some = bench if bench.full else replace(bench, only_kept=True)
-    return [
-        _ABOUT,
-        *(_part(some, name, *given) for name, given in FEDERATIONS.items()),
-        Results("On test images, by the variant chosen above", REPORTED, reported(some), NOTE),
-    ]
+    parts = [_part(some, name, *given) for name, given in FEDERATIONS.items()]
+    lines, title = reported(some), "On test images, by the variant chosen above"
+    return [_ABOUT, *parts, Results(title, REPORTED, lines, NOTE) if lines else f"**{title}.** Not run (`--full`)."]
 
 
 REPORTED: Final = ["", "seeds", "private: shared", "private: personal", "gain", "open: personal", "Delta_l", "met"]
@@ -160,7 +158,7 @@ def _part(bench: Runner, name: str, recipe: Recipe, arm: str) -> Part:
         ]
         note = f"The shared model on common validation images: {cell['common']:.2f}."
         return Results(f"{name}, {arm}", heads, lines, note)
-    return f"**{name}, {arm}.** Not run."
+    return f"**{name}, {arm}.** Not run (`--full`)."
 
 
 def _figures(by_level: Mapping[str, list[float]]) -> list[str]:

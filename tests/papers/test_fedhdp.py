@@ -262,3 +262,15 @@ def test_personal_models_are_reported_by_the_variant_that_validation_chose() -> 
     assert line[-1] == "yes"
     assert line[-2] == "0.50 ± 0.00"  # Delta_l
     assert personal.line([{"private": low, "open": good}])[-1] == "**no**"
+
+
+def test_a_share_of_the_gap_is_met_or_not_and_nothing_is_said_of_what_was_not_run() -> None:
+    first, second, third = open_clients.BARS
+    some = {DP_FEDAVG: 80.0, at(0): 82.0, at(0.025): 85.0, NON_PRIVATE: 90.0}
+    none = dict.fromkeys(some)
+    lines = open_clients.reached({first: some, second: {**some, at(0.025): 86.0}, third: none}).rows
+    assert [line[2:] for line in lines] == [
+        ["20%", "50%", "r=0.025", "yes"],
+        ["20%", "60%", "r=0.025", "**no**"],
+        ["not run", "not run", "", ""],
+    ]
