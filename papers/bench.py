@@ -72,6 +72,7 @@ REGISTRY: Final[dict[str, str]] = {
     "adaped/selection": "papers.adaped.selection",
     "adaped/table-1": "papers.adaped.table_1",
     "adaped/dp": "papers.adaped.dp",
+    "adaped/few-numbers": "papers.adaped.few",
     "adaped/everybody": "papers.adaped.everybody",
 }
 """Name to module, and to the name in it where that is not `REPRODUCTION` (of several by name, or of one); imported

@@ -71,7 +71,7 @@ class Setting:
         return [f"{self.lr:g}", f"{self.own_lr:g}", f"{self.warm:.0%}" if self.warm else "random"]
 
     def method(self, make: Make, before: int) -> Method:
-        made = make(_sgd(self.lr, before), _sgd(self.own_lr, before))
+        made = make(sgd(self.lr, before), sgd(self.own_lr, before))
         return replace(made, psi=self.psi) if isinstance(made, m.AdaPeD) and self.psi is not None else made
 
 
@@ -129,15 +129,17 @@ def sized(world: World, full: bool) -> World:
     return world if full or world.data == "mnist" else replace(world, epochs=world.epochs // 4)
 
 
+WRITERS: Final[Any] = {"partition": "writer", "group": 3, "clients": 66, "test": "own", "test_fraction": 0.1}
+
+
 @lru_cache(maxsize=_SEEDS)
 def federation(data: str, seed: int) -> FederatedDataset:
     if data == "mnist":
-        return _standard(loaders.load("mnist", clients=50, classes_each=3, test="matched", seed=seed))
-    own = {"partition": "writer", "group": 3, "clients": 66, "test": "own", "test_fraction": 0.1}
-    return _standard(loaders.load("mnist", **own, seed=seed))
+        return standard(loaders.load("mnist", clients=50, classes_each=3, test="matched", seed=seed))
+    return standard(loaders.load("mnist", **WRITERS, seed=seed))
 
 
-def _standard(data: FederatedDataset) -> FederatedDataset:
+def standard(data: FederatedDataset) -> FederatedDataset:
     """Pixels less their mean, over their deviation: public constants of MNIST, as is usual for it."""
     x, test_x = ((as_input(part) - 0.1307) / 0.3081 for part in (data.x, data.test_x))
     return replace(data, x=x, test_x=test_x, common_x=None, common_y=None)
@@ -176,11 +178,11 @@ def trained(
     before = round(setting.warm * world.rounds)
     if before and privacy is not None:
         raise TacitError("a start that FedAvg found has no privacy: set warm to 0 in a private cell")
-    training = _training(world, world.rounds - before, sampler, seed)
-    model = _network(data, seed)
+    training = training_of(world, world.rounds - before, sampler, seed)
+    model = network(data, seed)
     if before:
         model.load_state_dict(_warmed(data, setting.lr, replace(training, rounds=before), seed, world.cohort))
-    method, performance = setting.method(make, before), _performance(world.cohort)
+    method, performance = setting.method(make, before), performance_of(world.cohort)
     parts = assemble(data, model, method, privacy or Privacy(), training, performance=performance)
     psi = _Psi()
     it = Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=10**9), watchers=[psi])
@@ -188,7 +190,7 @@ def trained(
     began = time.process_time()
     outcome = it.go()
     return {
-        **_accuracies(outcome),
+        **accuracies(outcome),
         "seconds": (time.process_time() - began) / training.rounds,
         "bytes": sum(leaf.numel() * leaf.element_size() for leaf in parts.shapes.upload.values()),
         "stopped": outcome.stopped or "",
@@ -197,26 +199,26 @@ def trained(
     }
 
 
-def _training(world: World, rounds: int, sampler: Sampler | None, seed: int) -> Training:
+def training_of(world: World, rounds: int, sampler: Sampler | None, seed: int) -> Training:
     cohort = sampler or FixedSize(world.cohort)
     return Training(rounds=rounds, sampler=cohort, batch=world.batch, steps=TAU, seed=seed)
 
 
-def _performance(cohort: int) -> Performance:
+def performance_of(cohort: int) -> Performance:
     return Performance(chunk=min(25, -(-cohort // torch.get_num_threads())))
 
 
-def _accuracies(outcome: Outcome) -> Cell:
+def accuracies(outcome: Outcome) -> Cell:
     assert outcome.scores is not None
     personal, shared = (outcome.scores.summary(which) for which in ("personal", "shared"))
     return {"personal": 100 * personal.mean, "worst": 100 * personal.worst_decile, "shared": 100 * shared.mean}
 
 
-def _network(data: FederatedDataset, seed: int) -> torch.nn.Module:
+def network(data: FederatedDataset, seed: int) -> torch.nn.Module:
     return models.initialise(models.build("five-layer-cnn", data.input_shape, data.classes), seed)
 
 
-def _sgd(lr: float, before: int) -> m.LocalSgd:
+def sgd(lr: float, before: int) -> m.LocalSgd:
     """The rate falls by one percent an epoch; `before`: rounds in which it has already fallen."""
     decay = 0.99 ** (TAU / PER_EPOCH)
     return m.LocalSgd(lr * decay**before, weight_decay=1e-4, decay=decay)
@@ -225,9 +227,9 @@ def _sgd(lr: float, before: int) -> m.LocalSgd:
 @lru_cache(maxsize=_SEEDS)
 def _warmed(data: FederatedDataset, lr: float, training: Training, seed: int, cohort: int) -> Tree:
     """The shared model after some rounds of FedAvg, with other cohorts and batches than in the rounds to come."""
-    model = _network(data, seed)
-    training, performance = replace(training, seed=WARM_SEED + seed), _performance(cohort)
-    parts = assemble(data, model, m.FedAvg(_sgd(lr, 0)), Privacy(), training, performance=performance)
+    model = network(data, seed)
+    training, performance = replace(training, seed=WARM_SEED + seed), performance_of(cohort)
+    parts = assemble(data, model, m.FedAvg(sgd(lr, 0)), Privacy(), training, performance=performance)
     it = Run(*parts, ledger=Ledger.open(":memory:"), schedule=Schedule(evaluate_every=10**9))
     while it.progress.round < training.rounds:
         it.step()

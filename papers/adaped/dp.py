@@ -123,7 +123,7 @@ def _table(world: World, plain: dict[str, Found], private: dict[str, dict[float,
     return Results("Accuracy", ["method", *(f"eps = {e:g}" for e in EPSILONS), "not private"], rows, note)
 
 
-def _paired(found: Found, other: Found) -> str:
+def paired(found: Found, other: Found) -> str:
     """Mean difference over the seeds that both have, and its standard error."""
     gaps = [a - b for a, b in zip(found["personal"], other["personal"], strict=False)]
     error = f" ± {spread(gaps) / len(gaps) ** 0.5:.2f}" if len(gaps) > 1 else ""
@@ -135,9 +135,7 @@ def _beside_controls(plain: dict[str, Found], private: dict[str, dict[float, Fou
     rows = []
     for name, found in [*((n, f) for n, f in private.items()), ("AdaPeD, not private", {0.0: plain["AdaPeD"]})]:
         for epsilon, row in found.items():
-            rows.append(
-                [name, f"{epsilon:g}" if epsilon else "-", *(_paired(row, plain[c]) for c in ("local", FROZEN))]
-            )
+            rows.append([name, f"{epsilon:g}" if epsilon else "-", *(paired(row, plain[c]) for c in ("local", FROZEN))])
     note = (
         "Mean over seeds of the difference in points, with its standard error. Against the frozen teacher it is what "
         "the others add; what a row gains over training alone and not over the frozen teacher is smoothed labels."

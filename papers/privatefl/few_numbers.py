@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from papers.privatefl.recipe import MNIST, Arm, Kind, Tuned, World
+from papers.privatefl.recipe import DELTA, MNIST, Arm, Kind, Tuned, World
 from papers.privatefl.views import Line
 
 PUBLIC: Final = 1000  # training rows that stand in for a public set: no client holds them, labels are not used
@@ -38,6 +38,62 @@ def prototypes(arm: Arm, world: World, tuned: Tuned, offset: float) -> Line:
         "sharpness": 10.0,
     }
     return Line("", world, arm.changed(method=method, transform=EACH), tuned)
+
+
+AFTER: Final[Mapping[str, Any]] = {
+    "name": "fine-tuned",
+    "base": "fedavg",
+    "only": ["transform"],
+    "passes": 2,
+    "personal_lr": TUNING,
+    "keep": ["transform"],
+    "pace": 1e-9,  # in rounds a transform stays where it starts, so that one run gives two rows
+}
+
+
+def network(home: World, components: int, hidden: int, activation: str | None = None) -> World:
+    """One hidden layer on whitened principal components of the same rows."""
+    model = {"name": "mlp", "hidden": [hidden], **({} if activation is None else {"activation": activation})}
+    return projected(home, components, whiten=0.5, model=model)
+
+
+def trained(
+    name: str, home: World, arm: Arm, paper: tuple[float | None, float | None], activation: str | None
+) -> list[Line]:
+    """Without and with the transform, from one run of FedAvg; each client tunes a transform after the last round.
+
+    What is chosen is chosen for uploads that are clipped once.
+    """
+    plain = arm.changed(privacy={})
+    options = [Line("", network(home, *size, activation), plain, tuned) for size, tuned in _tried(arm)]
+    run = replace(options[0], arm=arm.changed(method=AFTER, transform=EACH), own_method=True)
+    return prototype_pair(name, home, paper, run, options)
+
+
+def _tried(arm: Arm) -> list[tuple[tuple[int, int], Tuned]]:
+    """Components and hidden units, and settings, by how much noise there is."""
+    if arm.delta < DELTA:
+        return [((40, 32), Tuned(20, 1.0, 0.5, server_lr=rate)) for rate in (2.0, 4.0)]
+    large = [((40, 32), Tuned(20, 1.0, 1.0, server_lr=4.0)), ((40, 32), Tuned(20, 2.0, 2.0))]
+    small = [((25, 16), Tuned(20, 2.0, 2.0)), ((25, 16), Tuned(20, 1.0, 1.0, server_lr=2.0))]
+    return [*small, *large[1:]] if arm.epsilon <= 4 else large
+
+
+def one_message(name: str, home: World, paper: tuple[float | None, float | None]) -> list[Line]:
+    """Of Tables 9 and 10, two classes a client: everybody sends class means once."""
+    ways = ((40, 0.3), (40, 0.2), (25, 0.3))
+    arm, offset = Arm("central", 8.0, 1e-5), 0.3
+    options = [
+        prototypes(arm, projected(home, size, whiten=0.5), Tuned(1, TUNING, clip, WHOLE), offset) for size, clip in ways
+    ]
+    return prototype_pair(name, home, paper, options[0], options)
+
+
+def few_classes(name: str, home: World, paper: tuple[float | None, float | None], classes: int) -> list[Line]:
+    """Of Table 9: class means lose to a small network where a client holds many classes."""
+    if classes == 2:
+        return one_message(name, home, paper)
+    return trained(name, home, Arm("central", 8.0, 1e-5), paper, "tanh")
 
 
 def prototype_pair(

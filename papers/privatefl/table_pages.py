@@ -14,7 +14,7 @@ from papers.privatefl.views import CHOSEN_ONCE, PART, WAYS, Line, Row, run, sett
 
 NOTE: Final = CHOSEN_ONCE.format("row")
 BY_ROW: Final = """Settings of rows on few components were chosen at each epsilon, by (a) of the shared model on
-validation rows of a seed that is not reported, among the two that `papers/privatefl/few_numbers.py` lists; the
+validation rows of a seed that is not reported, among those that `papers/privatefl/few_numbers.py` lists; the
 others:"""
 
 
@@ -24,7 +24,8 @@ def make(tables: Sequence[Table], bench: Runner) -> list[Part]:
     for each in tables:
         lines = [line for line in each.lines if bench.full or each.few(line)]
         seeded = replace(bench, seeds=max(bench.seeds, each.seeds))
-        rows, alone = run(seeded, lines), run(seeded, baselines(lines))
+        rows = run(seeded, lines)
+        alone = run(replace(bench, seeds=max(bench.seeds, each.alone)), baselines(lines))
         part = PART if len(lines) < len(each.lines) else ""
         said = [text for text in (gained(rows), verdict(rows, alone), part) if text]
         parts += [table(each.title, [*rows, *alone], each.note), " ".join(said)]

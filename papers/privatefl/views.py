@@ -43,6 +43,7 @@ class Line:
     paper: float | None = None
     emd: float | None = None  # the paper's heterogeneity, where it prints one
     options: Sequence["Line"] = ()  # instead of itself: the one that is best on validation rows
+    own_method: bool = False  # only world and settings are those of the best option
     shared: bool = False  # (a) is that of the shared model, without what a client tunes on top of it
     home: World | None = None  # whose training alone it stands beside, if not its own world's
 
@@ -98,7 +99,7 @@ def choose(bench: Runner, line: Line) -> Line:
         return float(np.mean([cell["shared_on_own"] for cell in cells]))
 
     best = max(line.options, key=score)
-    arm = line.arm.changed(method=best.arm.method)
+    arm = line.arm if line.own_method else line.arm.changed(method=best.arm.method)
     return replace(line, world=best.world, arm=arm, tuned=replace(best.tuned, rounds=line.tuned.rounds), options=())
 
 

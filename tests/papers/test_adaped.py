@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from papers import bench as reproduce
-from papers.adaped import cells, dp, selection, table_1
+from papers.adaped import cells, dp, few, selection, table_1
 from papers.adaped.cells import EVERYBODY, MNIST, WRITERS_15, WRITERS_33, Setting, setting_of, validated
 from papers.page import Page, Results, embed
+from tacit.data.normalise import Projection
 from tacit.errors import TacitError
 from tests.worlds import ragged
 
@@ -135,3 +137,15 @@ def test_the_how_to_page_is_filled_with_what_was_measured(bench: reproduce.Runne
 def test_full_participation_names_its_methods(bench: reproduce.Runner, full: bool, methods: list[str]) -> None:
     rows = table_1.make_everybody(replace(bench, full=full))[0].rows  # pyright: ignore[reportAttributeAccessIssue]
     assert [row[0] for row in rows] == methods
+
+
+def test_a_teacher_on_few_numbers_and_a_student_each_speak_alone() -> None:
+    student = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    both = few.Beside(student, Projection(torch.ones(4), torch.eye(4)[:, :2]), 3)
+    with torch.no_grad():
+        both.head.weight.copy_(torch.arange(6.0).view(3, 2))
+    x, params = torch.randn(5, 4), dict(both.named_parameters())
+    alone = torch.func.functional_call(both, few.only(params, "student"), (x,))
+    assert torch.equal(alone, student(x))
+    taught = torch.func.functional_call(both, few.only(params, "head"), (x,))
+    assert torch.allclose(taught, (x - 1)[:, :2] @ both.head.weight.T)

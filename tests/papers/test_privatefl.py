@@ -175,3 +175,11 @@ def test_every_figure_of_table_6_is_there_and_is_an_experiment() -> None:
     for encoder in ENCODERS:
         line = few_numbers.prototypes(Arm("record", 2.0), encoder.world, QUICK, 0.3)
         assert experiment(line.world, line.arm, line.tuned, 0).method.get("base") == "prototypes"
+
+
+def test_one_run_of_a_small_network_gives_the_row_without_the_transform_and_the_one_with_it() -> None:
+    arm = Arm("central", 2.0, privacy={"project": True})
+    plain, layered = few_numbers.trained("row", SMALL, arm, (0.1, 0.2), "tanh")
+    assert (plain.world, plain.arm) == (layered.world, layered.arm)
+    assert (plain.layered, layered.layered) == (False, True)
+    assert all(option.arm.transform is None and not option.arm.privacy for option in plain.options)
