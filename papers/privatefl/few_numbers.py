@@ -60,12 +60,8 @@ def network(home: World, components: int, hidden: int, activation: str | None = 
 def trained(
     name: str, home: World, arm: Arm, paper: tuple[float | None, float | None], activation: str | None
 ) -> list[Line]:
-    """Without and with the transform, from one run of FedAvg; each client tunes a transform after the last round.
-
-    What is chosen is chosen for uploads that are clipped once.
-    """
-    plain = arm.changed(privacy={})
-    options = [Line("", network(home, *size, activation), plain, tuned) for size, tuned in _tried(arm)]
+    """Without and with the transform, from one run of FedAvg; each client tunes a transform after the last round."""
+    options = [Line("", network(home, *size, activation), arm, tuned) for size, tuned in _tried(arm)]
     run = replace(options[0], arm=arm.changed(method=AFTER, transform=EACH), own_method=True)
     return prototype_pair(name, home, paper, run, options)
 
@@ -74,6 +70,10 @@ def _tried(arm: Arm) -> list[tuple[tuple[int, int], Tuned]]:
     """Components and hidden units, and settings, by how much noise there is."""
     if arm.delta < DELTA:
         return [((40, 32), Tuned(20, 1.0, 0.5, server_lr=rate)) for rate in (2.0, 4.0)]
+    if arm.privacy.get("project"):  # smaller steps: an upload that is at its bound goes on turning
+        if arm.epsilon <= 4:
+            return [((25, 16), Tuned(20, 0.5, 2.0)), ((25, 16), Tuned(20, 0.25, 1.0, server_lr=2.0))]
+        return [((40, 32), Tuned(20, rate, 1.0, server_lr=4.0)) for rate in (0.25, 0.5)]
     large = [((40, 32), Tuned(20, 1.0, 1.0, server_lr=4.0)), ((40, 32), Tuned(20, 2.0, 2.0))]
     small = [((25, 16), Tuned(20, 2.0, 2.0)), ((25, 16), Tuned(20, 1.0, 1.0, server_lr=2.0))]
     return [*small, *large[1:]] if arm.epsilon <= 4 else large

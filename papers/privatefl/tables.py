@@ -206,7 +206,7 @@ def _steps_clipped_small() -> list[Line]:
 
 
 def _by_classes_small() -> list[Line]:
-    several = zip((2, 4, 6, 8, 10), *_BY_CLASSES, strict=True)
+    several = zip((2, 4), *_BY_CLASSES, strict=False)
     return [line for n, a, b in several for line in few_classes(f"{n} classes", holding(MNIST, n), (a, b), n)]
 
 
@@ -259,8 +259,8 @@ away again what a transform before it adds or scales by one number: FedBN has no
 weights are one part of a sum: (b), which takes them alone, says nothing of them."""
 _SMALL: Final = """Few numbers: one hidden layer of 16 or 32 units on 25 or 40 whitened principal components (586 or
 1,642 weights, where the networks below have 52,650). The components are those of 1,000 training rows that no client
-holds and that are taken to be public; their labels are not used. Size and settings were chosen for each epsilon on
-validation rows, for uploads that are clipped once. With the transform: each client tunes a scale and a shift for each
+holds and that are taken to be public; their labels are not used. Size and settings were chosen for each row on
+validation rows. With the transform: each client tunes a scale and a shift for each
 component on its own rows after the last round; nothing that is sent depends on it. The paper has layers on pixels: the
 table below is nearer to it."""
 _MESSAGES: Final = """Where a client holds two classes: class means of a few whitened principal components, sent once by
@@ -323,9 +323,10 @@ TABLES: Final[Mapping[str, Sequence[Table]]] = {
     ),
     "table-9": (
         Table(
-            "Table 9: MNIST, client-level, epsilon 8, delta 1e-5, few numbers",
+            "Table 9: MNIST, client-level, epsilon 8, delta 1e-5, few numbers (2 and 4 classes)",
             _by_classes_small(),
             note=f"{_MESSAGES} {_SMALL}",
+            seeds=3,
         ),
         Table(
             "Table 9: MNIST, client-level, epsilon 8, delta 1e-5",

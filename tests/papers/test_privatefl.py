@@ -182,4 +182,4 @@ def test_one_run_of_a_small_network_gives_the_row_without_the_transform_and_the_
     plain, layered = few_numbers.trained("row", SMALL, arm, (0.1, 0.2), "tanh")
     assert (plain.world, plain.arm) == (layered.world, layered.arm)
     assert (plain.layered, layered.layered) == (False, True)
-    assert all(option.arm.transform is None and not option.arm.privacy for option in plain.options)
+    assert all(option.arm == arm for option in plain.options)
