@@ -34,4 +34,6 @@ class Scaled:
 
 
 def record_scaled(program: Program, *inputs: Any) -> Recording:
-    return record(program, *inputs, trials=Scaled(inputs))
+    recording = record(program, *inputs, trials=Scaled(inputs))
+    assert isinstance(recording, Recording)  # no loop
+    return recording
