@@ -161,6 +161,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "model and data the other way round": (lambda: train(MODEL, DATA, tacit.FedAvg()), "give a FederatedDataset"),
     "no model": (lambda: train(DATA, None, tacit.FedAvg()), "model=None"),
     "levels as privacy": (lambda: train(DATA, MODEL, tacit.FedAvg(), privacy=(LEVEL,)), "give a Privacy"),
+    "no privacy": (lambda: ANY.train(DATA, MODEL, tacit.FedAvg(), privacy=None), "leave it out, or give a Privacy"),
+    "a number as rows": (lambda: ANY.from_dataset(3, "a"), "give a Dataset of torch or of Hugging Face, or a list"),
     "privacy as a class": (lambda: train(DATA, MODEL, tacit.FedAvg(), privacy=tacit.Privacy), "write Privacy()"),
     "rounds as training": (lambda: ANY.train(DATA, MODEL, tacit.FedAvg(), training=10), "give a Training"),
     "misspelt option": (lambda: train(DATA, MODEL, tacit.FedAvg(), foldr="x"), "did you mean 'folder'"),

@@ -66,7 +66,7 @@ def test_a_misspelt_word_is_met_with_the_nearest_one(text: str, said: str) -> No
 
 
 def test_a_word_like_no_other_is_met_with_all_of_them() -> None:
-    assert complaint("[run]\nzzz = 1") == "unknown key 'run.zzz': use one of checkpoint_every, dtype, track"
+    assert complaint("[run]\nzzz = 1") == "unknown key 'run.zzz': use one of checkpoint_every, dtype, track, origin"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,8 @@ def test_a_file_takes_its_name_from_its_path(tmp_path: Path) -> None:
     path.write_text("rounds = 3")
     assert load(path).name == "my-digits"
     path.write_text(TEXT)
-    assert load(path) == tiny()
+    assert load(path).run.origin == str(tmp_path)
+    assert full(load(path)) | {"run": {}} == full(tiny()) | {"run": {}}
 
 
 def test_what_is_no_file_or_no_toml_is_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A method, a model or a dataset of one's own is one file beside the experiment: nothing else is touched."""
 
+import sys
 import textwrap
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -181,3 +182,31 @@ def test_how_the_machine_is_used_is_no_part_of_a_run(tmp_path: Path) -> None:
     )
     assert one.findings.config == again.findings.config
     assert torch.get_num_threads() == before
+
+
+def test_data_and_code_beside_the_file_are_found_from_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere, runs = tmp_path / "project", tmp_path / "elsewhere", tmp_path / "runs"
+    project.mkdir()
+    elsewhere.mkdir()
+    (project / "beside_net.py").write_text("from torch import nn\n\n\ndef net():\n    return nn.Linear(2, 2)\n")
+    rows = [f"{client},{value},{1 - value},{value % 2}" for client in "abc" for value in range(6)]
+    (project / "rows.csv").write_text("\n".join(["client,u,v,label", *rows]) + "\n")
+    (project / "levels.csv").write_text("client,level\na,one\nb,two\nc,two\n")
+    (project / "beside.toml").write_text(
+        'choices = "levels.csv"\nrounds = 1\n[data]\nsource = "csv"\npath = "rows.csv"\n'
+        '[model]\nname = "beside_net:net"\n[levels]\none = {}\ntwo = {}\n'
+    )
+    (tmp_path / "new.csv").write_text("u,v\n1,0\n")
+    monkeypatch.chdir(elsewhere)
+    assert CliRunner().invoke(app, ["run", "../project/beside.toml", "--quiet", "--out", str(runs)]).exit_code == 0
+
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(project)])
+    monkeypatch.delitem(sys.modules, "beside_net")
+    said = CliRunner().invoke(app, ["predict", str(runs / "beside-0"), str(tmp_path / "new.csv")])
+    assert said.output.startswith("prediction,p(0)"), said.output
+
+    monkeypatch.chdir(project)
+    again = CliRunner().invoke(app, ["run", "beside.toml", "--quiet", "--resume", "--out", str(runs)])
+    assert again.exit_code == 0, again.output

@@ -144,6 +144,8 @@ def unfit(what: str, hint: Any, value: Any, usual: Any = None) -> ArgumentError:
     if isinstance(value, type):
         needed = any(each.default is each.empty for each in inspect.signature(value).parameters.values())
         return ArgumentError(f"{what}: write {value.__name__}({'...' if needed else ''})")
+    if value is None and usual is not None:
+        return ArgumentError(f"{what}: leave it out, or give {describe(hint)}")
     example = f", for example {shown(usual)}" if isinstance(usual, numbers.Real) or usual else ""
     return ArgumentError(f"{what}: give {describe(hint)}{example}")
 

@@ -206,7 +206,11 @@ def grouped(ids: Sequence[Any] | np.ndarray) -> Iterator[tuple[str, np.ndarray]]
 
 @checked
 def from_dataset(
-    dataset: MapDataset, ids: str | np.ndarray | Sequence[Any], *, label: str = "labels", **options: Any
+    dataset: Annotated[MapDataset, "a Dataset of torch or of Hugging Face, or a list of rows"],
+    ids: str | np.ndarray | Sequence[Any],
+    *,
+    label: str = "labels",
+    **options: Any,
 ) -> FederatedDataset:
     """A federation of a torch dataset that yields (x, y), or of one whose rows are dicts, as Hugging Face's are.
 

@@ -14,7 +14,7 @@ from tacit.data import loaders
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments import options
-from tacit.experiments.config import PLANS, TRAINING, AmongTable, Config, EvaluateTable, kinds_at
+from tacit.experiments.config import PLANS, TRAINING, AmongTable, Config, EvaluateTable, beside, kinds_at
 from tacit.experiments.options import Table, keys_of
 from tacit.models.functional import Objective
 from tacit.models.input_transform import NAME
@@ -58,6 +58,8 @@ def build_model(config: Config, inputs: models.Shapes, classes: int) -> nn.Modul
     """The model of an experiment as it starts, drawn from the experiment's seed alone."""
     table = values_of(config.model)
     name, transform = table.pop("name"), table.pop("transform", None)
+    if name == "pretrained" and "source" in table:
+        table["source"] = beside(config, table["source"])
     make = functools.partial(models.build, name, inputs, classes, transform=transform, seed=config.seed)
     try:
         with models.seeded(config.seed):
@@ -71,6 +73,8 @@ def load_data(config: Config) -> FederatedDataset:
     table = {"seed": config.seed, **values_of(config.data, source="")}
     if table.get("client") == "":  # TOML has no word for nothing: a table without a column of clients
         table["client"] = None
+    if isinstance(path := table.get("path"), str):
+        table["path"] = beside(config, path)
     return loaders.load(config.data.source, **table)
 
 
@@ -206,7 +210,7 @@ def _evaluation(table: EvaluateTable) -> Evaluation | None:
 
 def _choices(config: Config) -> Any:
     if isinstance(config.choices, str):
-        return read_choices(Path(config.choices))
+        return read_choices(Path(beside(config, config.choices)))
     return {
         name: Among(wish.share, wish.holding) if isinstance(wish, AmongTable) else wish
         for name, wish in config.choices.items()
@@ -215,7 +219,7 @@ def _choices(config: Config) -> Any:
 
 def _changes(config: Config) -> tuple[Change, ...]:
     if isinstance(config.changes, str):
-        return read_changes(Path(config.changes))
+        return read_changes(Path(beside(config, config.changes)))
     tables = config.changes or []
     return tuple(Change(table.round, client, table.level) for table in tables for client in table.clients)
 

@@ -51,6 +51,7 @@ NOT_IN_RESULT: Final = (
     ("performance",),
     ("run", "checkpoint_every"),
     ("run", "track"),
+    ("run", "origin"),
     *(("run", key) for key in keys_of(Performance)),  # where files of runs had them before
     ("privacy", "secure_sum"),
     ("privacy", "threshold"),
@@ -138,6 +139,7 @@ class RunTable(Table):
     checkpoint_every: Count = 10
     dtype: Literal["float32", "float64"] = "float32"
     track: list[str] | None = None  # tools that get every figure; see `tacit.experiments.callbacks`
+    origin: str | None = None  # the folder of the experiment's file, written by `load`: relative paths start there
 
 
 class Config(Table):
@@ -299,7 +301,7 @@ def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(path: Path | str) -> Config:
-    """The experiment in a file. Modules beside the file can be named in it."""
+    """The experiment in a file. Modules and paths beside the file can be named in it, wherever it is run from."""
     path = Path(path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -310,11 +312,19 @@ def load(path: Path | str) -> Config:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
     make_importable(path.parent)
-    return parse(content if "name" in content else {"name": _name_of(path), **content})
+    config = parse(content if "name" in content else {"name": _name_of(path), **content})
+    run = {"origin": str(path.parent.resolve()), **config.run.model_dump(exclude_unset=True)}
+    return config.model_copy(update={"run": RunTable(**run)})
 
 
 def _name_of(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "experiment"
+
+
+def beside(config: Config, path: str) -> str:
+    """A path of an experiment: below the folder of its file if there is something, else as it is."""
+    found = Path(config.run.origin or "", path)
+    return str(found) if found.exists() else path
 
 
 def with_overrides(config: Config, assignments: Sequence[str]) -> Config:

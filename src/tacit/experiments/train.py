@@ -14,6 +14,7 @@ from tacit import models
 from tacit.core.checked import checked
 from tacit.core.contract import Method
 from tacit.core.files import write_atomically
+from tacit.core.registry import make_importable
 from tacit.data.dataset import FederatedDataset
 from tacit.errors import TacitError
 from tacit.experiments import run_dir
@@ -253,6 +254,8 @@ def reopen_run(path: Path | str) -> tuple[Run, nn.Module]:
             f"{path} was trained in Python, and its network is known there alone: call result.save(...) there, or "
             "train(..., folder=..., resume=True) with the same parts"
         )
+    if origin := content.get("run", {}).get("origin"):  # of the experiment's file, and of modules beside it
+        make_importable(Path(origin))
     if not folder.checkpoint.is_file():
         raise TacitError(f"{path} has no checkpoint.bin, and so no trained model: resume the run, or restore the file")
     with open_ledger(folder.path):  # as the run left it

@@ -65,7 +65,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("purpose", "data", "choices", "federation", "changes", "devices", "performance"),
     "privacy": ("secure_sum", "noise"),
     "evaluate": ("sample", "heterogeneity"),
-    "run": ("checkpoint_every", "track"),
+    "run": ("checkpoint_every", "track", "origin"),
 }
 """By table, what concerns simulations or the server alone."""
 _NAMED: Final = (("model", "name"), ("method", "name"), ("method", "base"), ("privacy", "plan"))
