@@ -73,6 +73,14 @@ def test_a_comma_that_could_be_either_is_asked_about(tmp_path: Path) -> None:
         assert float(text.split(";")[2].replace(",", ".")) == value
 
 
+def test_one_cell_that_is_no_number_is_named_among_numbers_with_decimal_commas(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("Laden;Umsatz\na;1.027,25\nb;31,5\nc;viel\nd;4,5\n")
+    told = run("means", path, *OPTIONS, "--noise-variance", 1, "-o", tmp_path / "o.csv")
+    assert told.exit_code == 2
+    assert "row 3 (Laden c) has 'viel' as Umsatz" in " ".join(told.output.split())
+
+
 def test_errors_name_the_row_and_the_client(tmp_path: Path) -> None:
     head, rows = "who,won,n\n", ["a1,1,4\n", "b2,2,4\n", "c3,9,4\n"]
     options = ("--id", "who", "--successes", "won", "--trials", "n", "--no-pictures")

@@ -23,7 +23,8 @@ def test_a_result_is_a_table_with_a_chart_and_its_guarantees_without_a_script(re
     text = result._repr_html_()
     assert "<table>" in text
     assert "<svg" in text
-    assert "no guarantee" in text
+    assert '<td class="bare">no guarantee' in text
+    assert ".tacit-result .bare { color:" in text
     assert "<script" not in text
     assert "<iframe" not in text
     assert len(text) < 100_000
@@ -46,7 +47,8 @@ def test_in_a_notebook_progress_is_shown_in_one_output_that_is_brought_up_to_dat
     monkeypatch: pytest.MonkeyPatch, result: tacit.Result
 ) -> None:
     shown: list[str] = []
-    handle = SimpleNamespace(update=lambda html: shown.append(html._repr_html_()))
+    plain: list[str] = []
+    handle = SimpleNamespace(update=lambda html: (shown.append(html._repr_html_()), plain.append(repr(html))))
 
     def display(html: Any, display_id: bool) -> Any:
         shown.append(html._repr_html_())
@@ -60,6 +62,7 @@ def test_in_a_notebook_progress_is_shown_in_one_output_that_is_brought_up_to_dat
         bar.after_round(_report(result, 2))
     assert shown[0].startswith('<progress value="0" max="2"')
     assert shown[-1].startswith('<progress value="2" max="2"')
+    assert plain[-1].startswith("digits 2/2 personal accuracy")  # where a notebook is shown as text
 
 
 def _report(result: tacit.Result, round: int) -> Any:

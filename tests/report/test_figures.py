@@ -55,3 +55,9 @@ def test_a_heat_map_names_its_cells() -> None:
     names = {0: "a", 1: "b"}
     chart = svg(Panel("", "", "", heat=Heat(np.array([[1.0, 0.5], [0.25, 1.0]])), x_names=names, y_names=names), "c")
     assert [point[2:] for point in chart.points[0]] == [("a, a", "1"), ("a, b", "0.5"), ("b, a", "0.25"), ("b, b", "1")]
+
+
+def test_a_wide_line_ends_where_its_interval_does() -> None:
+    canvas = draw([Figure("one", "", [Panel("", "x", "y", [Series("interval", [0, 1], [0.0, 0.0], width=7)])])])
+    (line,) = [line for part in canvas.subfigs for place in part.subfigs for line in place.axes[0].get_lines()][:1]
+    assert line.get_solid_capstyle() == "butt"

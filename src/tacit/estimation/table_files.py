@@ -216,10 +216,23 @@ def _text(path: Path, wanted: list[str], name: str, dialect: Dialect) -> Iterato
             path, usecols=lambda c: c in wanted, dtype={name: str}, chunksize=CHUNK, **options, **signs
         )
         with reader as pieces:
-            yield from pieces
+            for piece in pieces:
+                yield piece.assign(**{each: _numbered(piece[each], dialect) for each in wanted if each != name})
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeError) as error:
         told = " ".join(str(error).split())
         raise TacitError(f"{path} is not a CSV table ({told}): correct it, or give {_KINDS}") from None
+
+
+def _numbered(column: "pd.Series", dialect: Dialect) -> "pd.Series":
+    """One cell that is no number leaves a whole column as text: the others are numbers all the same, as `dialect` says,
+    so that the error names the cell that is none."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    text = column.astype(str).str.replace(dialect.thousands or "", "", regex=False)
+    found: Any = pd.to_numeric(text.str.replace(dialect.decimal or ".", ".", regex=False), errors="coerce")
+    return column.astype(object).where(found.isna(), found)
 
 
 def _excel(path: Path, wanted: list[str], name: str, sheet: str | None) -> "pd.DataFrame":

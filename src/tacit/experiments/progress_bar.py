@@ -30,28 +30,32 @@ class NotebookLine:
     def start(self) -> None:
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-        self._handle = display(_Html(self._text(0, "")), display_id=True)
+        self._handle = display(self._shown(0, ""), display_id=True)
 
     def update(self, done: int, status: str) -> None:
         """Several times a second at most: a notebook is slower than a round."""
         now = time.perf_counter()
         if self._handle is not None and (done == self._rounds or now - self._told > _APART):
             self._told = now
-            self._handle.update(_Html(self._text(done, status)))
+            self._handle.update(self._shown(done, status))
 
     def stop(self) -> None: ...
 
-    def _text(self, done: int, status: str) -> str:
+    def _shown(self, done: int, status: str) -> "_Shown":
         bar = f'<progress value="{done}" max="{self._rounds}" aria-label="rounds"></progress>'
-        return f"{bar} {escape(self._name)} {done}/{self._rounds} {escape(status)}"
+        return _Shown(bar, f"{self._name} {done}/{self._rounds} {status}".rstrip())
 
 
-@dataclass(frozen=True)
-class _Html:
-    text: str
+@dataclass(frozen=True, repr=False)
+class _Shown:
+    bar: str
+    words: str
+
+    def __repr__(self) -> str:
+        return self.words
 
     def _repr_html_(self) -> str:
-        return self.text
+        return f"{self.bar} {escape(self.words)}"
 
 
 class TerminalLine:

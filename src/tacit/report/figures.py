@@ -39,7 +39,10 @@ _SIZE: Final = 9.5  # points
 _WIDTH: Final = 4.3  # of a panel, in inches: on a phone, its smallest letters have ten pixels
 _ACROSS: Final = 3  # panels in a row of an image
 _LETTERS: Final = 56  # of a legend that fit beside each other over one panel
-_SETTINGS: Final[dict[Any, Any]] = {"svg.fonttype": "none", "svg.hashsalt": "tacit", "text.parse_math": False}
+_SETTINGS: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none", "svg.hashsalt": "tacit", "text.parse_math": False,
+    "lines.solid_capstyle": "butt",  # a wide line is an interval: it ends where the interval does
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

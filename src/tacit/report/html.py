@@ -57,7 +57,8 @@ _CELL_CSS: Final = """
 .tacit-result { --line: #9995; --paper: transparent; --quiet: #777; }
 .tacit-result h2 { font-size: 16px; margin: 4px 0; } .tacit-result p { margin: 4px 0; max-width: 100ch; }
 .tacit-result .dot { display: inline-block; width: 10px; height: 10px; border-radius: 50%; margin-right: 7px; }
-.tacit-result .n { text-align: right; } .tacit-result .mark { font-size: 12px; font-weight: 400; }
+.tacit-result th, .tacit-result td { text-align: left; } .tacit-result th.n, .tacit-result td.n { text-align: right; }
+.tacit-result .bare { color: #d32f2f; font-weight: 600; } .tacit-result .mark { font-size: 12px; font-weight: 400; }
 .tacit-result svg { width: 100%; height: auto; }
 """
 
