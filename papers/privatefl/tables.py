@@ -265,8 +265,9 @@ component on its own rows after the last round; nothing that is sent depends on 
 table below is nearer to it."""
 _STEPS_SEEN: Final = """Rows clipped in every step first had the settings of those clipped once; their test accuracy was
 seen (seed 0, worse at epsilon 2 and 6) before smaller steps were tried on validation rows."""
-_NINE_SEEN: Final = """The row of 2 classes went from one seed to three after seed 0 had been seen just below the paper's
-figure (.808). More than 4 classes were left out for their cost: on validation rows 10 classes had .876 at best."""
+_NINE_SEEN: Final = """The row of 2 classes went from one seed to three
+after seed 0 had been seen just below the paper's figure (.808). More than 4 classes were left out for their cost: on
+validation rows 10 classes had .876 at best."""
 _MESSAGES: Final = """Where a client holds two classes: class means of a few whitened principal components, sent once by
 everybody (method `prototypes`), which is not the paper's network."""
 _FEW_ASKED: Final = """Ten clients share the noise of a round, and nobody is asked a third time. So little is sent:

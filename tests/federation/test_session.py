@@ -1,6 +1,8 @@
 """A member derives what follows from a run's terms once; every message is still checked, and paid for, by itself."""
 
+import socket
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -10,7 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from benchmarks.federation import liar, oracle
-from tacit.federation.flower import session
+from tacit.federation.flower import no_remote_code, session
 from tacit.federation.protocol.messages import Answer, Arrived, Ask, pack, unpack
 from tacit.federation.protocol.server import FederationServer
 from tacit.federation.protocol.terms import Terms
@@ -98,3 +100,31 @@ def test_a_session_answers_by_its_socket_and_without_it_the_message_is_answered_
     assert server.step().cohort == 1
     path.unlink()
     assert server.step().cohort == 1
+
+
+def test_the_session_is_there_before_the_nursery_takes_a_message(
+    member: ClientFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a process that Flower starts itself finds a socket that nobody answers, and waits for ever."""
+
+    class StartedError(Exception):
+        pass
+
+    def start(*_: object) -> None:
+        raise StartedError
+
+    def listen(path: Path) -> socket.socket:
+        listening = listen_for_ever(path)
+        listening.settimeout(1.0)
+        return sockets.enter_context(listening)
+
+    listen_for_ever, sockets = session.listen, ExitStack()
+    for name in ("take_no_code", "_load"):
+        monkeypatch.setattr(no_remote_code, name, lambda: None)
+    monkeypatch.setattr(no_remote_code.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(session, "listen", listen)
+    monkeypatch.setattr(session.Session, "ensure", start)
+    door = member.folder / "flower" / "door"
+    door.parent.mkdir()
+    with sockets, pytest.raises(StartedError):
+        no_remote_code.nursery(door)

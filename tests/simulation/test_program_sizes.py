@@ -1,5 +1,6 @@
 """Clients of unequal lengths are cut so that little is padded, with few programs."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -63,10 +64,12 @@ def test_a_short_run_records_fewer_programs(rounds: int, most: int) -> None:
 
 def test_clients_too_long_to_be_recorded_are_not_padded_with_others() -> None:
     steps = log_normal(most=3000)
-    cut = chunking(steps)
     assert steps.max() > 128
-    for chunk in cut.split(np.arange(len(steps))):
-        assert cut.records(chunk) == bool(steps[chunk].min() <= 128)
+    looped, without = chunking(steps), replace(chunking(steps), loops=False)
+    for chunk in looped.split(np.arange(len(steps))):
+        assert bool(looped.shape(chunk).loop) == bool(steps[chunk].min() > 128)
+    for chunk in without.split(np.arange(len(steps))):
+        assert without.records(chunk) == bool(steps[chunk].min() <= 128)
 
 
 def test_what_takes_longest_comes_first() -> None:

@@ -70,6 +70,7 @@ def nursery(door: Path) -> None:
     folder = door.parent.parent
     session = Session(folder, listen(socket_of(folder)))
     with listen(door) as gate:
+        session.ensure(gate)  # a process that Flower starts itself finds the socket above, and would wait for ever
         while True:
             connection, _ = gate.accept()
             session.ensure(gate, connection)

@@ -1,9 +1,9 @@
 """A member's session: one process that answers all messages, so that what follows from a run's terms is derived once.
 
-The nursery starts it, before anything was computed, and again if it has died. The process that Flower has for a message
-hands the message over and carries the answer back. Nothing is kept but in memory, and by the whole text of the terms:
-there is no file that anybody could have written. Agreement, rows, roster and ledger are read anew for every message,
-which is checked and paid for by itself. Messages are answered one after the other.
+The nursery starts it before it takes a message or has computed anything, and again if it has died. The process that
+Flower has for a message hands the message over and carries the answer back. Nothing is kept but in memory, and by the
+whole text of the terms: there is no file that anybody could have written. Agreement, rows, roster and ledger are read
+anew for every message, which is checked and paid for by itself. Messages are answered one after the other.
 """
 
 import os
