@@ -159,8 +159,9 @@ WHY = (
     "Where clients hardly differ the intervals are too long: that they do not differ at all can be learned from no "
     f"{CLIENTS} clients. What they tell of the spread is rough: many draws of spread .35 look like draws of "
     "spread .7, and intervals that are long enough for the second are too long for the first. (Where all are alike, "
-    "every interval around the centre covers all.) The prior decides who bears it, as the table shows: none of the "
-    "priors that are compared has both in the band (60 draws of three populations), and those that are nearer at .35 cover less than 93% where clients differ "
+    "every interval around the centre covers all.) The prior decides who bears it, as the table shows: "
+    "none of the priors that are compared has both in the band (60 draws of three populations), and those "
+    "that are nearer at .35 cover less than 93% where clients differ "
     "a little or somewhat. Ours errs towards too long. Two clusters: every client is as far from the centre as the "
     "spread, so that a draw covers hardly anybody or everybody."
 )
